@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from ranks import on_device
+from trainings import by_turns
 
 from hpcgnn.cli import main
 from hpcgnn.nn.config import KNOWN, LayerSettings
@@ -57,7 +58,7 @@ def check(found: list[list[on_device.Trained]]) -> None:
         assert (host.staged, device.staged, mixed.staged) == (False, True, rank == 1)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", by_turns(MODELS))
 def test_every_model_learns_the_same_and_the_host_asks_nothing_of_the_device_in_a_step(train, model):
     # The sums of batch normalisation over ranks pass through the host.
     found = train("multigraph", model=model, **({} if model == "sgc" else {"norm": "layer"}))
@@ -68,10 +69,10 @@ def test_every_model_learns_the_same_and_the_host_asks_nothing_of_the_device_in_
         assert device.bytes_to_host[1:] == [0] * (on_device.EPOCHS - 1)
 
 
-@pytest.mark.parametrize("messages", MESSAGES.values(), ids=MESSAGES)
-def test_every_kind_of_message_and_policy(train, messages):
-    found = train("even", **messages)
-    if messages == MESSAGES["integers of attention"]:
+@pytest.mark.parametrize("name", by_turns(MESSAGES))
+def test_every_kind_of_message_and_policy(train, name):
+    found = train("even", **MESSAGES[name])
+    if name == "integers of attention":
         # The host sums integers for the gradients of attention's vectors, where devices sum the numbers that they stand for.
         for host, device, mixed in found:
             for other in (device, mixed):
@@ -83,9 +84,9 @@ def test_every_kind_of_message_and_policy(train, messages):
         assert device.bytes_to_host[-1] < 10_000  # policies read ranges and sums, but no rows
 
 
-@pytest.mark.parametrize("case", KINDS.values(), ids=KINDS)
-def test_every_kind_of_graph_and_task(train, case):
-    kind, settings = case
+@pytest.mark.parametrize("name", by_turns(KINDS))
+def test_every_kind_of_graph_and_task(train, name):
+    kind, settings = KINDS[name]
     check(train(kind, **settings))
 
 
@@ -156,7 +157,7 @@ class TestTriton:
         for mine, theirs in zip(native, triton, strict=True):
             assert theirs.losses == pytest.approx(mine.losses, rel=1e-5)
 
-    @pytest.mark.parametrize("bits", ["1", "2", "4", "8", "16"])
+    @pytest.mark.parametrize("bits", by_turns(["1", "2", "4", "8", "16"]))
     def test_a_mixed_job_receives_the_same_bytes(self, train, bits):
         native, mixed = (train(names, bits=bits, epochs=1) for names in (["native"] * 2, ["native", "triton"]))
         for mine, theirs in zip(native, mixed, strict=True):

@@ -11,6 +11,7 @@ import small_graphs
 import torch
 from ranks import memory
 from requires import EVERYTHING
+from trainings import by_turns
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
@@ -50,7 +51,7 @@ def arrays_of(kind):
 
 
 @NEEDS_STANDIN
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", by_turns(KINDS))
 def test_every_model_takes_more_than_is_said_and_not_much_more(kind, device_ranks, tmp_path):
     path = small_graphs.in_parts(tmp_path / "parts.h5", arrays_of(kind), 1)
     for model, _, sizes in (case for case in CASES if case[1] == kind):
@@ -64,7 +65,7 @@ def test_every_model_takes_more_than_is_said_and_not_much_more(kind, device_rank
 
 
 @NEEDS_STANDIN
-@pytest.mark.parametrize("model", ["gin", "gat", "transformer", "rgat"])
+@pytest.mark.parametrize("model", by_turns(["gin", "gat", "transformer", "rgat"]))
 def test_layers_that_run_again_take_more_than_is_said(model, device_ranks, tmp_path):
     path = small_graphs.in_parts(tmp_path / "parts.h5", arrays_of("many edges"), 1)
     settings = {"model": model, "layers": 4, "hidden": 128}

@@ -12,7 +12,7 @@ import pytest
 import small_graphs
 import torch
 from torch import nn
-from torch_geometric.nn import GATv2Conv, HeteroConv, SAGEConv, to_hetero
+from torch_geometric.nn import GATv2Conv, HeteroConv, SAGEConv
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
@@ -52,39 +52,14 @@ class Layers(nn.Module):
         return found if self.whole else found["paper"]
 
 
-class Plain(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = SAGEConv((5, 5), 8), SAGEConv((8, 8), 4)
-
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        return self.second(self.first(x, edge_index).relu(), edge_index)
-
-
-def transformed() -> nn.Module:
-    """``to_hetero`` of a model whose widths follow from the first call."""
-    plain = Plain()
-    plain.first = SAGEConv((-1, -1), 8)
-    model = to_hetero(plain, (["paper", "author"], KEYS))
-    model(DATA.x_dict, {key: DATA[key].edge_index for key in KEYS})
-    return model
-
-
-MODELS = {
-    "dictionary": lambda: Layers(whole=True),
-    "rows of papers": lambda: Layers(whole=False),
-    "to_hetero": transformed,
-}
-
-
 def pygs_losses(model: nn.Module) -> list[float]:
     """The losses of one process."""
-    given = [DATA.x_dict, {key: DATA[key].edge_index for key in DATA.edge_types}]
-    if isinstance(model, Layers):
-        given.append({key: DATA[key].edge_attr for key in DATA.edge_types if "edge_attr" in DATA[key]})
+    of_edges = [
+        {key: DATA[key][name] for key in DATA.edge_types if name in DATA[key]} for name in ("edge_index", "edge_attr")
+    ]
     optimiser, train, losses = torch.optim.Adam(model.parameters(), lr=0.05), DATA["paper"].train_mask, []
     for _ in range(EPOCHS):
-        found = model(*given)
+        found = model(DATA.x_dict, *of_edges)
         rows = found["paper"] if isinstance(found, dict) else found
         loss = nn.functional.cross_entropy(rows[train], DATA["paper"].y[train])
         optimiser.zero_grad()
@@ -94,11 +69,11 @@ def pygs_losses(model: nn.Module) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize("name", MODELS)
-def test_losses_are_those_of_one_process(tmp_path: Path, name: str, ranks: int) -> None:
+@pytest.mark.parametrize("whole", [True, False])
+def test_losses_are_those_of_one_process(tmp_path: Path, whole: bool) -> None:
+    """tests/nn/test_dictionaries.py has other models."""
     torch.manual_seed(4)
-    plain = MODELS[name]()
+    plain = Layers(whole=whole)
     wanted = pygs_losses(copy.deepcopy(plain))
 
     def program(world: World) -> list[dict[str, Any]]:
@@ -108,13 +83,13 @@ def test_losses_are_those_of_one_process(tmp_path: Path, name: str, ranks: int) 
         trainer.fit()
         return trainer.records
 
-    for records in on_threads(ranks, program):
+    for records in on_threads(3, program):
         np.testing.assert_allclose([each["loss"] for each in records], wanted, rtol=1e-4)
     assert wanted[-1] < wanted[0]
 
 
 def test_few_bits_stale_rows_and_policies(tmp_path: Path) -> None:
-    plain = MODELS["dictionary"]()
+    plain = Layers(whole=True)
 
     def program(world: World) -> Any:
         graph = small_graphs.on_ranks(world, ARRAYS, tmp_path / "parts.h5")
