@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
-import pytest
 from damages import budget
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,11 +95,3 @@ def test_every_value_is_taken_or_refused_by_one_sentence(data: st.DataObject, wo
 def test_every_command_is_drawn() -> None:
     assert {("train",), ("bench", "epoch"), ("study", "run")} < COMMANDS.keys()
     assert [words for words, command in COMMANDS.items() if not command.params] == []
-
-
-def test_an_error_of_another_kind_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A type that fails with an error of its own fails the property."""
-    (rounds,) = (param for param in COMMANDS["bench", "gemm"].params if param.name == "rounds")
-    monkeypatch.setattr(type(rounds.type), "convert", lambda *_: int("x"))
-    with pytest.raises(ValueError, match="invalid literal"):
-        refusal(("bench", "gemm"), ["--rounds=3"])
