@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,24 +14,20 @@ import torch
 import hpcgnn
 from hpcgnn.exchange import Exchange
 from hpcgnn.exchange.mailbox import Message
-from hpcgnn.graph import METHODS
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn import GraphModel, make_aggregator
+from hpcgnn.nn import GraphModel
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.world import World
 
 EPOCHS, LR = 20, 0.01
 # The seed of the weights. With some seeds a value is so close to ReLU's kink that float32 and float64 fall on different sides.
 SEED = 1
-FEW_EPOCHS = 5  # for comparisons between runs of this package, whose first epochs would differ already
-ORDERED = ("gcn-dropout", "sage-batch-norm", "gcn-mean-norm")  # models that are trained in each node order
 PRECISIONS = {"float32": (torch.float32, "auto"), "float64": (torch.float64, "reference")}
 CONFIGS = {
     "gcn": hpcgnn.ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.0, norm="layer"),
     "sage": hpcgnn.ModelConfig(model="sage", layers=3, hidden=12, dropout=0.0, norm="none"),
     "sage-batch-norm": hpcgnn.ModelConfig(model="sage", layers=3, hidden=12, dropout=0.0, norm="batch"),
     "gcn-mean-norm": hpcgnn.ModelConfig(model="gcn", layers=3, hidden=12, dropout=0.0, norm="mean"),
-    "gcn-dropout": hpcgnn.ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.5, input_dropout=0.3, norm="none"),
 }
 
 
@@ -151,62 +147,6 @@ def sabotage(name: str, broken: dict[str, tuple[Any, str, Any]] = BROKEN) -> Ite
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(*broken[name])
         yield
-
-
-def sabotaged(world: World, name: str, program: Callable[..., Any], *arguments: Any) -> Any:
-    """The results of a program with broken exchanges, on ranks that are processes."""
-    with sabotage(name):
-        return program(world, *arguments)
-
-
-def node_orders(world: World, path: Path) -> dict[str, dict[str, dict[str, object]]]:
-    """The results of training in each node order, compared with the file's order, and whether aggregations have the same bits."""
-    loaded = hpcgnn.load(path, world)
-    found: dict[str, dict[str, dict[str, object]]] = {name: {} for name in ORDERED}
-    in_file_order = {name: _trained_in(loaded, name) for name in ORDERED}
-    for method in METHODS:
-        graph = loaded.reordered(method, 16)
-        same_bits = all(
-            _same_bits(loaded, graph, kind, strategy) for kind in ("gcn", "mean") for strategy in STRATEGIES
-        )
-        moved = graph.order.nodes is not None and not torch.equal(graph.original_ids, loaded.original_ids)
-        of_graph = {
-            "same_bits": everywhere(world, same_bits),
-            "same_edges": _edges(graph) == _edges(loaded),
-            "ranks_moved": int(world.allreduce(np.array([moved], dtype=np.int64))[0]),
-        }
-        for name, (losses, gradients, scores) in in_file_order.items():
-            other_losses, other_gradients, other_scores = _trained_in(graph, name)
-            found[name][method] = of_graph | {
-                "loss_error": relative(other_losses, losses),
-                "gradient_error": gradient_error(other_gradients, gradients),
-                "score_error": relative(other_scores, scores),
-            }
-    return found
-
-
-def _trained_in(graph: LocalGraph, name: str) -> Trained:
-    return run(graph, hpcgnn.build_model(CONFIGS[name], graph, dtype=torch.float64, seed=3), FEW_EPOCHS)
-
-
-def _same_bits(loaded: LocalGraph, graph: LocalGraph, kind: str, strategy: str) -> bool:
-    """Return whether an aggregation and its gradient are the same in both node orders, row by row."""
-    generator = torch.Generator().manual_seed(loaded.world.rank)
-    x, upstream = torch.randn(2, loaded.num_nodes, 7, generator=generator)
-    results = []
-    for one in (loaded, graph):
-        nodes = torch.arange(one.num_nodes) if one.order.nodes is None else one.order.nodes
-        leaf = x[nodes].requires_grad_()
-        z = make_aggregator(one, kind, strategy)(leaf)
-        z.backward(upstream[nodes])
-        results.append([one.in_loaded_order(values) for values in (z.detach(), leaf.grad)])
-    return all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-
-
-def _edges(graph: LocalGraph) -> list[tuple[int, int]]:
-    """``edge_index`` with original ids for owned nodes, and N + k for the k-th halo node."""
-    ids = torch.cat((graph.original_ids, graph.meta.num_nodes + torch.arange(graph.indices.size)))
-    return list(map(tuple, ids[graph.edge_index].T.tolist()))
 
 
 def unlike_built_plans(world: World, path: Path) -> list[str]:
