@@ -155,16 +155,3 @@ def test_each_pass_of_training_is_a_step_whose_messages_have_noise_of_their_own(
 
     for first, second, evaluated in on_each_rank(nn.Sequential(nn.Dropout(0.5)), tiny_graph(weighted=False), use):
         assert (second, evaluated) == (first + 1, second)
-
-
-def test_dropouts_of_a_model_draw_different_masks():
-    two = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5))
-    found = on_each_rank(two, tiny_graph(weighted=False), lambda model, named: model(named["x"]).detach())
-    assert 0.15 < (torch.cat(found) != 0).double().mean() < 0.35  # a quarter passes both
-
-
-def test_a_batch_norm_keeps_the_variance_that_torchs_keeps():
-    plain, tiny = nn.Sequential(nn.BatchNorm1d(6)).double(), tiny_graph(weighted=False)
-    found = on_each_rank(plain, tiny, lambda model, named: (model(named["x"]), model[0].running_var)[1])
-    plain(tiny.x)
-    assert all(torch.allclose(one, plain[0].running_var, rtol=1e-12) for one in found)

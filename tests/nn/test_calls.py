@@ -5,6 +5,7 @@ are no plain tensors. The ranks are threads.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ranks.draws import draws
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch_geometric import EdgeIndex
-from torch_geometric.utils import add_self_loops, coalesce, degree, to_undirected
+from torch_geometric.utils import to_undirected
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
@@ -50,16 +51,6 @@ def of_all(graph: LocalGraph, mine: torch.Tensor) -> torch.Tensor:
     rows = torch.zeros(graph.meta.num_nodes, *mine.shape[1:], dtype=mine.dtype)
     rows[graph.original_ids] = mine.detach()
     return graph.world.allreduce(rows)
-
-
-def distributed(path: Path, plain: nn.Module, *more: Callable[[LocalGraph], torch.Tensor], **how: Any) -> torch.Tensor:
-    """The scores of all nodes. more: arguments after ``edge_index``."""
-
-    def use(graph: LocalGraph) -> torch.Tensor:
-        model = hpcgnn.distribute(copy.deepcopy(plain), graph, **how)
-        return of_all(graph, model(graph.x, graph.edge_index, *(each(graph) for each in more)))
-
-    return on_each_rank(path, use)[0]
 
 
 class Net(nn.Module):
@@ -111,19 +102,7 @@ def test_a_model_is_rehearsed_with_all_arguments_of_its_first_call(tmp_path: Pat
         return call
 
     assert refusal(tmp_path, use("plain"), ranks) == ALLOWED
-    assert "sort (test_calls.py, line 100)" in refusal(tmp_path, use("sorted"), ranks)
-
-
-def test_a_flag_that_is_set_later_is_rehearsed(tmp_path: Path) -> None:
-    def flagged(model: Net, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        return x + torch.arange(x.size(0))[:, None] if model.flag else x
-
-    def use(graph: LocalGraph) -> None:
-        model = hpcgnn.distribute(Net(flagged), graph)
-        model.flag = True
-        model(graph.x, graph.edge_index)
-
-    assert "gives other values on a part of a graph" in refusal(tmp_path, use)
+    assert "sort (test_calls.py, line " in refusal(tmp_path, use("sorted"), ranks)
 
 
 @pytest.mark.parametrize("change", [
@@ -145,11 +124,6 @@ def test_a_branch_of_a_later_epoch_is_refused(tmp_path: Path, change: Callable[.
     sentence = refusal(tmp_path, use)
     assert sentence.startswith("Net cannot be distributed: ")
     assert "(test_calls.py, line " in sentence
-
-
-def test_a_mean_of_all_nodes_is_refused_with_the_function_to_use(tmp_path: Path) -> None:
-    plain = Net(lambda model, x, edges: x - x.mean(0))
-    assert "use hpcgnn.mean(x, graph)" in refusal(tmp_path, lambda graph: hpcgnn.distribute(plain, graph))
 
 
 class OfData(nn.Module):
@@ -175,6 +149,15 @@ def test_a_model_of_the_graph_itself_is_watched_and_rehearsed(tmp_path: Path) ->
     assert "gives other values" in use(lambda x, data: x / data.num_nodes)
 
 
+class Symmetric(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = pyg.SAGEConv(WIDTH, 4)
+
+    def forward(self, x, edge_index):
+        return self.layer(x, to_undirected(edge_index, num_nodes=x.size(0)))
+
+
 class Optional(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -182,15 +165,6 @@ class Optional(nn.Module):
 
     def forward(self, x, edge_index, places=None):
         return self.layer(x if places is None else x * (places - places.mean(0)), edge_index)
-
-
-def test_an_argument_that_is_given_later_is_rehearsed_and_watched(tmp_path: Path) -> None:
-    def use(graph: LocalGraph) -> None:
-        model = hpcgnn.distribute(Optional(), graph)
-        model(graph.x, graph.edge_index)
-        model(graph.x, graph.edge_index, torch.rand(graph.num_nodes, 1))
-
-    assert "mean (test_calls.py" in refusal(tmp_path, use)
 
 
 class TwoSets(nn.Module):
@@ -202,100 +176,73 @@ class TwoSets(nn.Module):
         return self.b(self.a(x, edge_index), others, weights / weights.mean())
 
 
-def test_weights_of_a_second_set_of_edges_are_watched(tmp_path: Path) -> None:
-    def use(graph: LocalGraph) -> None:
-        others = graph.edge_index[:, ::2].contiguous()
-        hpcgnn.distribute(TwoSets(), graph)(graph.x, graph.edge_index, others, torch.rand(others.shape[1]))
-
-    assert "mean (test_calls.py" in refusal(tmp_path, use)
+def called(change: Callable[..., torch.Tensor]) -> Callable[[LocalGraph], None]:
+    """A use of a model with this change of rows."""
+    plain = Net(change)
+    return lambda graph: hpcgnn.distribute(copy.deepcopy(plain), graph)(graph.x, graph.edge_index)
 
 
-def test_other_methods_than_forward_are_refused(tmp_path: Path) -> None:
-    def use(graph: LocalGraph) -> None:
-        hpcgnn.distribute(pyg.GAE(pyg.GCNConv(WIDTH, 4)), graph).encode(graph.x, graph.edge_index)
-
-    assert "GCNConv of a distributed model was called outside of a call of the model" in refusal(tmp_path, use)
-
-
-def test_rows_by_number_are_refused(tmp_path: Path) -> None:
-    plain = Net(lambda model, x, edges: x + x[torch.randperm(x.size(0))])
-    sentence = refusal(tmp_path, lambda graph: hpcgnn.distribute(plain, graph)(graph.x, graph.edge_index))
-    assert "takes rows by numbers" in sentence
+def with_a_flag_that_is_set_later(graph: LocalGraph) -> None:
+    model = hpcgnn.distribute(Net(lambda net, x, _: x + torch.arange(x.size(0))[:, None] if net.flag else x), graph)
+    model.flag = True
+    model(graph.x, graph.edge_index)
 
 
-def test_a_rank_without_nodes_takes_shapes_with_an_unknown_size(tmp_path: Path) -> None:
-    plain = Net(lambda model, x, edges: x.view(x.size(0), 3, 3).relu().view(x.size(0), -1))
-    assert refusal(tmp_path, lambda graph: hpcgnn.distribute(plain, graph)(graph.x, graph.edge_index)) == ALLOWED
+def with_an_argument_that_is_given_later(graph: LocalGraph) -> None:
+    model = hpcgnn.distribute(Optional(), graph)
+    model(graph.x, graph.edge_index)
+    model(graph.x, graph.edge_index, torch.rand(graph.num_nodes, 1))
+
+
+def with_weights_of_a_second_set_of_edges(graph: LocalGraph) -> None:
+    others = graph.edge_index[:, ::2].contiguous()
+    hpcgnn.distribute(TwoSets(), graph)(graph.x, graph.edge_index, others, torch.rand(others.shape[1]))
+
+
+def with_a_sparse_matrix_of_edges(graph: LocalGraph) -> None:
+    size = graph.num_nodes, graph.num_nodes
+    adj_t = torch.sparse_csr_tensor(
+        torch.zeros(size[0] + 1, dtype=torch.int64), torch.zeros(0).long(), torch.zeros(0), size
+    )
+    hpcgnn.distribute(pyg.GCNConv(WIDTH, 4), graph)(graph.x, adj_t)
+
+
+def by_another_method(graph: LocalGraph) -> None:
+    hpcgnn.distribute(pyg.GAE(pyg.GCNConv(WIDTH, 4)), graph).encode(graph.x, graph.edge_index)
+
+
+def with_pooling_of_nodes(graph: LocalGraph) -> None:
+    hpcgnn.distribute(pyg.GraphUNet(WIDTH, 4, 4, depth=2), graph)
+
+
+def made_undirected(graph: LocalGraph) -> None:
+    hpcgnn.distribute(Symmetric(), graph)
+
+
+CALLS: list[tuple[Callable[[LocalGraph], None], str]] = [
+    (with_a_flag_that_is_set_later, "gives other values on a part of a graph"),
+    (with_an_argument_that_is_given_later, "mean \\(test_calls.py"),
+    (with_weights_of_a_second_set_of_edges, "mean \\(test_calls.py"),
+    (
+        with_a_sparse_matrix_of_edges,
+        "^GCNConv cannot be called with a sparse matrix as edge_index: .* takes graph.edge_index",
+    ),
+    (by_another_method, "GCNConv of a distributed model was called outside of a call of the model"),
+    (with_pooling_of_nodes, "^GraphUNet cannot be distributed: .* in GraphUNet"),
+    (made_undirected, "makes reversed edges.*hpcgnn convert --undirected"),
+    (called(lambda net, x, edges: x - x.mean(0)), r"use hpcgnn.mean\(x, graph\)"),
+    (called(lambda net, x, edges: x + x[torch.randperm(x.size(0))]), "takes rows by numbers"),
+    # a rank without nodes takes shapes with an unknown size
+    (called(lambda net, x, edges: x.view(x.size(0), 3, 3).relu().view(x.size(0), -1)), ALLOWED),
+]
+
+
+@pytest.mark.parametrize(("use", "sentence"), CALLS)
+def test_calls_that_need_other_ranks_are_refused(tmp_path: Path, use: Any, sentence: str) -> None:
+    assert re.search(sentence, refusal(tmp_path, use), re.DOTALL)
 
 
 # -- what is right on ranks, too ---------------------------------------------------------------------------------------
-
-
-class Tutorial(pyg.MessagePassing):
-    """The GCN of PyG's tutorial, with an ``update`` that takes the node's own row."""
-
-    def __init__(self) -> None:
-        super().__init__(aggr="add")
-        self.lin = nn.Linear(WIDTH, 4)
-
-    def forward(self, x, edge_index):
-        edge_index, _ = add_self_loops(edge_index, num_nodes=x.size(0))
-        x = self.lin(x)
-        row, col = edge_index
-        root = degree(col, x.size(0), dtype=x.dtype).pow(-0.5)
-        return self.propagate(edge_index, x=x, norm=root[row] * root[col])
-
-    def message(self, x_j, norm):
-        return norm.view(-1, 1) * x_j
-
-    def update(self, out, x):
-        return out - 0.5 * x
-
-
-class Inherited(pyg.GCNConv):
-    def forward(self, x, edge_index, edge_weight=None):
-        return super().forward(x, edge_index, edge_weight).relu()
-
-
-MODELS = {
-    "tutorial": Tutorial,
-    "subclass of GCNConv": lambda: Inherited(WIDTH, 4),
-    "mean of weighted rows": lambda: pyg.GCNConv(WIDTH, 4, aggr="mean"),
-    "rows of sources": lambda: Net(lambda _, x, edges: x + x.new_zeros(x.shape).index_add_(0, edges[1], x[edges[0]])),
-    "out-degrees": lambda: Net(lambda _, x, edges: x / degree(edges[0], x.size(0)).add(1)[:, None]),
-    "merged edges": lambda: Net(lambda net, x, edges: net.conv(x, coalesce(edges, num_nodes=x.size(0)))),
-    "edge index": lambda: Net(lambda net, x, edges: net.conv(x, EdgeIndex(edges.contiguous()))),
-}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_outputs_and_gradients_are_those_of_one_process(tmp_path: Path, name: str) -> None:
-    torch.manual_seed(0)
-    plain = MODELS[name]()
-    wanted = plain(X, EDGES)
-    wanted.sin().sum().backward()
-
-    def use(graph: LocalGraph) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        model = hpcgnn.distribute(copy.deepcopy(plain), graph)
-        model.zero_grad()
-        scores = model(graph.x, graph.edge_index)
-        scores.sin().sum().backward()
-        hpcgnn.sum_gradients(model)
-        return of_all(graph, scores), [parameter.grad for parameter in model.parameters()]
-
-    for scores, gradients in on_each_rank(tmp_path, use):
-        assert torch.allclose(scores, wanted, rtol=0, atol=1e-4 * float(wanted.abs().max()))
-        for gradient, parameter in zip(gradients, plain.parameters(), strict=True):
-            assert torch.allclose(gradient, parameter.grad, rtol=1e-3, atol=1e-4 * float(parameter.grad.abs().max()))
-
-
-class Symmetric(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = pyg.SAGEConv(WIDTH, 4)
-
-    def forward(self, x, edge_index):
-        return self.layer(x, to_undirected(edge_index, num_nodes=x.size(0)))
 
 
 def test_an_undirected_graph_may_be_made_undirected_again(tmp_path: Path) -> None:
@@ -309,12 +256,6 @@ def test_an_undirected_graph_may_be_made_undirected_again(tmp_path: Path) -> Non
     assert torch.allclose(
         on_each_rank(tmp_path, use, arrays)[0], plain(X, torch.from_numpy(arrays.edge_index)), atol=1e-5
     )
-
-
-def test_a_directed_graph_is_not_made_undirected(tmp_path: Path) -> None:
-    sentence = refusal(tmp_path, lambda graph: hpcgnn.distribute(Symmetric(), graph))
-    assert "makes reversed edges" in sentence
-    assert "hpcgnn convert --undirected" in sentence
 
 
 def test_degrees_are_exact_however_few_bits_messages_have(tmp_path: Path) -> None:
@@ -390,38 +331,9 @@ def test_a_checkpoint_repeats_its_dropout(tmp_path: Path) -> None:
 # -- arguments that are refused, or converted --------------------------------------------------------------------------
 
 
-def test_an_edge_index_of_pyg_is_taken_as_a_plain_tensor(tmp_path: Path) -> None:
-    plain = pyg.SAGEConv(WIDTH, 4)
-
-    def use(graph: LocalGraph) -> float:
-        model = hpcgnn.distribute(copy.deepcopy(plain), graph)
-        edges = EdgeIndex(graph.edge_index.contiguous())
-        return float((model(graph.x, edges) - model(graph.x, graph.edge_index)).abs().sum())
-
-    assert on_each_rank(tmp_path, use) == [0.0] * RANKS
-
-
 def test_tensors_without_memory_of_their_own_do_not_reach_kernels() -> None:
     with pytest.raises(TypeError, match="not the subclass"):
         cluster(EdgeIndex(torch.tensor([[0, 1], [1, 0]]))[1], 2)
-
-
-def test_a_sparse_matrix_of_edges_is_refused(tmp_path: Path) -> None:
-    def use(graph: LocalGraph) -> None:
-        size = graph.num_nodes, graph.num_nodes
-        adj_t = torch.sparse_csr_tensor(
-            torch.zeros(size[0] + 1, dtype=torch.int64), torch.zeros(0).long(), torch.zeros(0), size
-        )
-        hpcgnn.distribute(pyg.GCNConv(WIDTH, 4), graph)(graph.x, adj_t)
-
-    sentence = "GCNConv cannot be called with a sparse matrix as edge_index: a distributed model takes graph.edge_index"
-    assert refusal(tmp_path, use).startswith(sentence)
-
-
-def test_pooling_of_nodes_is_refused(tmp_path: Path) -> None:
-    sentence = refusal(tmp_path, lambda graph: hpcgnn.distribute(pyg.GraphUNet(WIDTH, 4, 4, depth=2), graph))
-    assert sentence.startswith("GraphUNet cannot be distributed: ")
-    assert " in GraphUNet" in sentence
 
 
 @pytest.mark.parametrize("native", [True, False], ids=["native", "PyG's"])
