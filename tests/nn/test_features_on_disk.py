@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import h5py
-import numpy as np
 import pytest
 import small_graphs
 import torch
-from ranks.models import CONFIGS
+from ranks.models import small
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
@@ -16,7 +15,6 @@ from hpcgnn.graph import features_on_disk
 from hpcgnn.train.run_config import RunConfig
 from hpcgnn.world.thread_world import on_threads
 
-_REFUSED = [name for name in CONFIGS if name.startswith(("gine", "rgat")) or "of types" in name]
 _GRAPH = small_graphs.with_typed_edges(small_graphs.random_multigraph())
 
 
@@ -26,83 +24,53 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(features_on_disk, "_BLOCK_BYTES", 7 * 9 * 4)
 
 
-def run(ranks, program, *given, **named):
-    """The results of ranks that are threads."""
-    return on_threads(ranks, lambda world: program(world, *given, **named))
+@pytest.fixture
+def read(monkeypatch):
+    """The numbers of rows that are read from the file, in order."""
+    found, before = [], RowsOnDisk.read
+    monkeypatch.setattr(
+        RowsOnDisk,
+        "read",
+        lambda self, rows, *rest: (found.append(rows.stop - rows.start), before(self, rows, *rest))[1],
+    )
+    return found
 
 
-def test_a_kept_aggregation_reads_the_features_once(tmp_path, monkeypatch):
-    read = []
-    before = RowsOnDisk.read
-    monkeypatch.setattr(RowsOnDisk, "read", lambda self, rows, *rest: (read.append(rows), before(self, rows, *rest)))
+@pytest.mark.parametrize(("name", "is_kept", "times"), [
+    ("gcn", True, 1),
+    ("gcn", False, 3),
+    ("gcnii", False, 6),  # forward, and for the gradient of the weight
+])  # fmt: skip
+def test_features_are_read_once_in_each_pass_and_once_for_a_kept_aggregation(tmp_path, read, name, is_kept, times):
+    path = small_graphs.in_parts(tmp_path / "parts.h5", _GRAPH, 2)
 
-    def passes(world, name, kept):
+    def passes(world):
         graph = hpcgnn.load(path, world, features="disk")
-        model = hpcgnn.build_model(CONFIGS[name], graph, keep_input_aggregation=kept)
-        read.clear()
+        model = hpcgnn.build_model(small(name), graph, keep_input_aggregation=is_kept)
         for _ in range(3):
             model(graph.features).sum().backward()
-        return sum(rows.stop - rows.start for rows in read) / graph.num_nodes
 
-    path = small_graphs.in_parts(tmp_path / "parts.h5", _GRAPH, 1)
-    assert run(1, passes, "gcn", True) == [1]
-    assert run(1, passes, "gcn", False) == [3]
-    assert run(1, passes, "gcnii", False) == [6]  # forward, and for the gradient of the weight
-    blocks = {rows.stop - rows.start for rows in read}
-    assert max(blocks) <= 7
+    on_threads(2, passes)
+    assert sum(read) == times * _GRAPH.num_nodes
+    assert max(read) <= 7
 
 
-def test_the_sums_of_all_ranks_take_one_pass_over_the_file(tmp_path, monkeypatch):
-    read = []
-    before = RowsOnDisk.read
-    monkeypatch.setattr(RowsOnDisk, "read", lambda self, rows, *rest: (read.append(rows), before(self, rows, *rest)))
-
-    def sums(world):
-        graph = hpcgnn.load(path, world, features="disk")
-        model = hpcgnn.build_model(CONFIGS["gcn"], graph)
-        world.allreduce(np.zeros(1))
-        model(graph.features)
-
-    path = small_graphs.in_parts(tmp_path / "parts.h5", _GRAPH, 2)
-    run(2, sums)
-    assert sum(rows.stop - rows.start for rows in read) == _GRAPH.num_nodes
-
-
-@pytest.mark.parametrize("half", [False, True])
-def test_a_training_is_the_same_and_may_change_its_place(tmp_path, half):
-    arrays = small_graphs.random_multigraph()
-    path = small_graphs.in_parts(tmp_path / "parts.h5", arrays, 2, ["hybrid"])
-    if half:
-        path = as_half(path, arrays)
+def test_a_training_is_the_same_and_may_change_its_place(tmp_path):
+    path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.random_multigraph(), 2, ["hybrid"])
 
     def train(world, place):
         graph = hpcgnn.load(path, world, features=place)
-        model = hpcgnn.build_model(CONFIGS["gin"], graph)
-        trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=8, eval_every=4))
+        trainer = hpcgnn.Trainer(
+            hpcgnn.build_model(small("gin"), graph), graph, hpcgnn.TrainConfig(epochs=2, eval_every=2)
+        )
         trainer.fit()
         return [record["loss"] for record in trainer.records], trainer.evaluate()
 
-    (losses, metrics), _ = run(2, train, "memory")
-    (found, found_metrics), _ = run(2, train, "disk")
+    (losses, metrics), (found, found_metrics) = (
+        on_threads(2, lambda world, place=place: train(world, place))[0] for place in ("memory", "disk")
+    )
     assert found == pytest.approx(losses, rel=1e-6)
     assert found_metrics == metrics
-
-
-def as_half(path, arrays):
-    """The parts file with features of 16 bits; write_parts knows only those of 32."""
-    from hpcgnn.partition.options import PartitionOptions
-    from hpcgnn.partition.partitioner import partition
-    from hpcgnn.sources.convert import ConvertOptions, convert
-
-    folder = path.parent
-    np.savez(folder / "graph.npz", num_nodes=arrays.num_nodes, edge_index=arrays.edge_index,
-             x=arrays.x.astype(np.float16), y=arrays.y, **arrays.masks)  # fmt: skip
-    convert(f"npz:{folder / 'graph.npz'}", folder / "graph.h5", ConvertOptions())
-    options = PartitionOptions(2, method="random")
-    on_threads(1, lambda world: partition(world, folder / "graph.h5", folder / "half.h5", options))
-    with h5py.File(folder / "half.h5") as file:
-        assert file["nodes/x"].dtype == np.float16
-    return folder / "half.h5"
 
 
 def test_the_whole_matrix_can_be_read(tmp_path):
@@ -124,12 +92,15 @@ def test_values_and_checksums_are_checked_when_the_graph_is_loaded(tmp_path):
         on_threads(2, lambda world: hpcgnn.load(path, world, features="disk"))
 
 
-@pytest.mark.parametrize("name", _REFUSED)
-def test_models_that_need_all_features_at_once_are_refused_on_every_rank(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("gine", {}), ("rgat", {"bases": 2}), ("sage", {"edge_types": "sum"}), ("gat", {"edge_types": "max"})],
+)
+def test_models_that_need_all_features_at_once_are_refused_on_every_rank(tmp_path, name, settings):
     def build(world):
         graph = hpcgnn.load(path, world, features="disk")
         with pytest.raises(HpcgnnError, match="--features disk reads features in blocks, and --"):
-            hpcgnn.build_model(CONFIGS[name], graph)
+            hpcgnn.build_model(small(name, **settings), graph)
 
     path = small_graphs.in_parts(tmp_path / "parts.h5", _GRAPH, 2)
     on_threads(2, build)
