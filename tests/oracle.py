@@ -108,7 +108,7 @@ class Model:
     config: ModelConfig
     whole: Whole
     parameters: dict[str, Tensor]
-    drop: Callable[[Tensor, int], Tensor]
+    drop: Callable[..., Tensor]
     name: str = ""
 
     def __getitem__(self, key: str) -> Tensor:
@@ -119,6 +119,17 @@ class Model:
 
     def part(self, name: str) -> Model:
         return Model(self.config, self.whole, self.parameters, self.drop, f"{self.name}{name}.")
+
+    @property
+    def depth(self) -> int:
+        """The number of the layer ``layers.depth.``."""
+        return int(self.name.split(".")[1])
+
+    def drop_weights(self, alpha: Tensor, edges: Edges, types: Tensor | int | None = None) -> Tensor:
+        """Dropout of the weights (E, H) of edges, whose draws belong to their ends, and to types that are told apart."""
+        ids = (edges.target << 32) ^ edges.source
+        ids = ids if types is None else ids ^ (torch.as_tensor(types) * (keyed.GOLDEN_64 - (1 << 64)))
+        return self.drop(alpha, 2 * self.depth + 1 if self.config.model == "hgt" else 2 * self.depth or 1, ids)
 
     def dense(self, x: Tensor) -> Tensor:
         return x @ self["weight"] + self["bias"]
@@ -178,6 +189,7 @@ def gat(layer: Model, x: Tensor) -> Tensor:
     edges, rows = layer.whole.edges.with_loops(), x @ layer["weight"]
     target, source = by_head(rows, layer["attend_target"]), by_head(rows, layer["attend_source"])
     alpha = edges.softmax(F.leaky_relu(target[edges.target] + source[edges.source], 0.2))
+    alpha = layer.drop_weights(alpha, edges)
     return joined(layer, target.shape[1], weighed(edges, alpha, rows[edges.source]), layer["bias"])
 
 
@@ -187,13 +199,13 @@ def gatv2(layer: Model, x: Tensor) -> Tensor:
     target = x @ layer["weight_target"] + layer["bias_target"]
     both = target[edges.target] + source[edges.source]
     both = both + edges.attr @ layer["weight_edge"] if layer.has("weight_edge") else both
-    alpha = edges.softmax(by_head(F.leaky_relu(both, 0.2), layer["attend"]))
+    alpha = layer.drop_weights(edges.softmax(by_head(F.leaky_relu(both, 0.2), layer["attend"])), edges)
     return joined(layer, alpha.shape[1], weighed(edges, alpha, source[edges.source]), layer["bias"])
 
 
 def transformer(layer: Model, x: Tensor) -> Tensor:
     edges, config = layer.whole.edges, layer.config
-    heads = config.output_heads if layer.name == f"layers.{config.layers - 1}." else config.heads
+    heads = config.output_heads if layer.depth == config.layers - 1 else config.heads
     query = (x @ layer["weight_query"] + layer["bias_query"])[edges.target]
     value = (x @ layer["weight_value"] + layer["bias_value"])[edges.source]
     key = (x @ layer["weight_key"])[edges.source]
@@ -201,7 +213,7 @@ def transformer(layer: Model, x: Tensor) -> Tensor:
         of_edge = edges.attr @ layer["weight_edge"]
         key, value = key + of_edge, value + of_edge
     width = query.shape[1] // heads
-    alpha = edges.softmax((query * key).view(-1, heads, width).sum(2) / math.sqrt(width))
+    alpha = layer.drop_weights(edges.softmax((query * key).view(-1, heads, width).sum(2) / math.sqrt(width)), edges)
     return joined(layer, heads, weighed(edges, alpha, value), layer["bias"]) + x @ layer["weight_root"]
 
 
@@ -232,7 +244,7 @@ def rgat(layer: Model, x: Tensor) -> Tensor:
     group = edges
     if layer.config.attention_mechanism == "within-relation":
         group = Edges(size * len(rows), edges.source, edges.target * len(rows) + types)
-    alpha = group.softmax(F.leaky_relu(scores, 0.2))
+    alpha = layer.drop_weights(group.softmax(F.leaky_relu(scores, 0.2)), edges, types)
     return joined(layer, alpha.shape[1], weighed(edges, alpha, source), layer["bias"])
 
 
@@ -251,7 +263,7 @@ def hgt(layer: Model, x: Tensor) -> Tensor:
 
     query = of_nodes("query", x)[edges.target].view(-1, heads, width)
     scores = (query * of_edges("key", x)).sum(2) * layer["prior"][types] / math.sqrt(width)
-    z = weighed(edges, edges.softmax(scores), of_edges("value", x).flatten(1))
+    z = weighed(edges, layer.drop_weights(edges.softmax(scores), edges, types), of_edges("value", x).flatten(1))
     return torch.lerp(x, of_nodes("out", F.gelu(z)), torch.sigmoid(layer["skip"])[kinds][:, None])
 
 
@@ -267,6 +279,7 @@ def of_type(layer: Model, number: int, x: Tensor) -> Tensor:
     rows = x @ weight
     target, source = (by_head(rows, layer[f"attend_{end}"][number]) for end in ("target", "source"))
     alpha = edges.softmax(F.leaky_relu(target[edges.target] + source[edges.source], 0.2))
+    alpha = layer.drop_weights(alpha, edges, number)
     return joined(layer, target.shape[1], weighed(edges, alpha, rows[edges.source]), bias)
 
 
@@ -352,14 +365,17 @@ def heterogeneous(model: Model, x: Tensor) -> Tensor:
 MODELS = {"jknet": jknet, "gcnii": gcnii, "sgc": sgc, "appnp": appnp, "dagnn": dagnn, "hgt": heterogeneous}
 
 
-def masks(num_nodes: int, seed: int, epoch: int, rates: dict[bool, float]) -> Callable[[Tensor, int], Tensor]:
-    """Dropout by keys: ``drop(x, number)``, where the dropout of number 0 is that of the input. rates: of the input, and of
-    others."""
+def masks(config: ModelConfig, num_nodes: int, seed: int, epoch: int) -> Callable[..., Tensor]:
+    """Dropout by keys: ``drop(x, number)``, where the dropout of number 0 is that of the input, and ``drop(alpha, number, ids)``
+    of the weights of edges."""
 
-    def drop(x: Tensor, number: int) -> Tensor:
-        rate = rates[number == 0]
+    def drop(x: Tensor, number: int, ids: Tensor | None = None) -> Tensor:
+        rate = config.attention_dropout if ids is not None else config.dropout if number else config.input_dropout
+        if not rate:
+            return x
         key = keyed.derive_key(seed, epoch, number)
-        draws = keyed.draws(keyed.row_hashes(key, np.arange(num_nodes))[:, None], np.arange(x.shape[1]))
+        hashes = keyed.row_hashes(key, np.arange(num_nodes) if ids is None else ids.numpy())
+        draws = keyed.draws(hashes[:, None], np.arange(x.shape[1]))
         return x * torch.from_numpy(draws >= np.uint32(keyed.threshold(rate))) / (1 - rate)
 
     return drop
@@ -375,9 +391,8 @@ def embedded_nodes(config: ModelConfig, graph: small_graphs.Arrays) -> np.ndarra
 def scores(
     config: ModelConfig, graph: small_graphs.Arrays, parameters: dict[str, Tensor], x: Tensor, seed: int, epoch: int
 ) -> Tensor:
-    """(N, classes) scores of features x (N, F) in a training pass, without dropout of attention weights."""
-    drop = masks(graph.num_nodes, seed, epoch, {True: config.input_dropout, False: config.dropout})
-    model = Model(config, Whole(graph), parameters, drop)
+    """(N, classes) scores of features x (N, F) in a training pass."""
+    model = Model(config, Whole(graph), parameters, masks(config, graph.num_nodes, seed, epoch))
     x = model.drop(x, 0)
     if model.has("input_layer.bias"):
         h = model["input_layer.bias"][model.whole.node_type] + x @ model["input_layer.weight"]

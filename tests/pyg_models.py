@@ -32,7 +32,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from hpcgnn.nn import ModelConfig
 
 Tensors = dict[str, torch.Tensor]
-RELATIONS = 4  # of the graphs in these tests
+RELATIONS = 4  # of graphs that are not given
 ATTENTION = {"gat": GATConv, "gatv2": GATv2Conv, "transformer": TransformerConv}
 WITH_EDGE_FEATURES = ("gatv2", "gine", "transformer")
 
@@ -68,17 +68,12 @@ class Reference(torch.nn.Module):
     edge_attr: torch.Tensor | None = None
 
     def __init__(
-        self,
-        config: ModelConfig,
-        in_width: int,
-        out_width: int,
-        relations: int = RELATIONS,
-        graph: small_graphs.Arrays | None = None,
+        self, config: ModelConfig, in_width: int, out_width: int, graph: small_graphs.Arrays | None = None
     ) -> None:
         super().__init__()
         self.config, self.graph = config, graph
         self.edge_dim = None if graph is None or graph.edge_attr is None else graph.edge_attr.shape[1]
-        self.relations = relations if graph is None else graph.meta().num_edge_types
+        self.relations = RELATIONS if graph is None else graph.meta().num_edge_types
         if graph is not None and graph.edge_type is not None:
             self.edge_type = torch.from_numpy(graph.edge_type).long()
         if graph is not None and graph.edge_attr is not None:
@@ -389,16 +384,11 @@ _WITHOUT_MOD = ("w", "l1", "b1", "l2", "b2")  # parameters that RGATConv has, an
 
 
 def reference(
-    config: ModelConfig,
-    in_width: int,
-    out_width: int,
-    state: Tensors,
-    relations: int = RELATIONS,
-    graph: small_graphs.Arrays | None = None,
+    config: ModelConfig, in_width: int, out_width: int, state: Tensors, graph: small_graphs.Arrays | None = None
 ) -> Reference:
     """The same model with the same weights, in float64. graph: see :class:`Reference`."""
     kind = REFERENCES.get(config.model, Stack) if config.edge_types == "ignore" else Separate
-    model = kind(config, in_width, out_width, relations, graph).double()
+    model = kind(config, in_width, out_width, graph).double()
     for layer in model.modules():
         for name in _WITHOUT_MOD if isinstance(layer, RGATConv) else ():
             delattr(layer, name)
