@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +46,7 @@ def on_each_rank(tmp_path: Path, plain: nn.Module, use: Callable[[Any, LocalGrap
     """``use(model, graph)`` of each rank. The last rank owns no node."""
 
     def program(world: ThreadWorld) -> Any:
-        graph = small_graphs.on_ranks(world, ARRAYS, tmp_path / "parts.h5")
+        graph = small_graphs.on_ranks(world, ARRAYS, tmp_path / "parts.h5").reordered("degree")
         return use(hpcgnn.distribute(copy.deepcopy(plain), graph, check=False, **how), graph)
 
     return on_threads(RANKS, program)
@@ -60,32 +61,26 @@ def everyones(model: nn.Module, graph: LocalGraph) -> torch.Tensor:
     return graph.world.allreduce(scores)
 
 
-def train_on_ranks(model: nn.Module, graph: LocalGraph, then: Callable[[], None] = lambda: None) -> None:
-    mask = graph.masks["train_mask"]
-    total = int(graph.world.allreduce(mask.sum()[None])[0])
-
-    def reduce() -> None:
-        hpcgnn.sum_gradients(model)
-
+def train(model: nn.Module, given: Any, mean: Callable[[torch.Tensor], torch.Tensor], then: Callable[[], None]) -> None:
+    """Three steps. given: x, edge_index, y, and a mask of the training nodes. mean: of the losses of these nodes."""
+    x, edge_index, y, mask = given
     optimiser = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(3):
-        step(model.train(), optimiser, graph.x, graph.edge_index, graph.y, mask, total, reduce)
+        optimiser.zero_grad()
+        mean(F.cross_entropy(model.train()(x, edge_index)[mask], y[mask], reduction="none")).backward()
+        if is_distributed(model):
+            hpcgnn.sum_gradients(model)
+        optimiser.step()
         then()
+
+
+def train_on_ranks(model: nn.Module, graph: LocalGraph, then: Callable[[], None] = lambda: None) -> None:
+    given = graph.x, graph.edge_index, graph.y, graph.masks["train_mask"]
+    train(model, given, lambda losses: hpcgnn.mean_loss(losses, graph), then)
 
 
 def train_plain(model: nn.Module, then: Callable[[], None] = lambda: None) -> None:
-    y, mask = torch.from_numpy(ARRAYS.y), torch.from_numpy(ARRAYS.masks["train_mask"])
-    optimiser = torch.optim.SGD(model.parameters(), 0.1)
-    for _ in range(3):
-        step(model.train(), optimiser, *WHOLE, y, mask, int(mask.sum()), lambda: None)
-        then()
-
-
-def step(model, optimiser, x, edge_index, y, mask, total, reduce) -> None:
-    optimiser.zero_grad()
-    (F.cross_entropy(model(x, edge_index)[mask], y[mask], reduction="sum") / total).backward()
-    reduce()
-    optimiser.step()
+    train(model, (*WHOLE, torch.from_numpy(ARRAYS.y), torch.from_numpy(ARRAYS.masks["train_mask"])), torch.mean, then)
 
 
 def close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
@@ -216,18 +211,19 @@ def test_dropouts_keep_mode_rate_and_hooks(tmp_path: Path) -> None:
     assert not model(graph.x).any()
 
 
-def test_calls_of_one_dropout_draw_different_masks(tmp_path: Path) -> None:
-    class Twice(nn.Module):
+def test_dropouts_and_calls_of_one_of_them_draw_different_masks(tmp_path: Path) -> None:
+    class Thrice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.drop = self.same = nn.Dropout(0.5)
+            self.drop, self.other = nn.Dropout(0.5), nn.Dropout(0.5)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.stack((self.drop(torch.ones_like(x)), self.same(torch.ones_like(x))), 1)
+            return torch.stack([drop(torch.ones_like(x)) for drop in (self.drop, self.drop, self.other)], 1)
 
     graph = small_graphs.on_ranks(one_rank(), ARRAYS, tmp_path / "parts.h5")
-    first, second = hpcgnn.distribute(Twice(), graph, check=False)(graph.x).unbind(1)
-    assert 0.15 < (first * second != 0).double().mean() < 0.35  # a quarter passes both
+    masks = hpcgnn.distribute(Thrice(), graph, check=False)(graph.x).unbind(1)
+    for first, second in itertools.combinations(masks, 2):
+        assert 0.15 < (first * second != 0).double().mean() < 0.35  # a quarter passes both
 
 
 def test_an_inplace_dropout_changes_its_input_on_ranks_too(tmp_path: Path) -> None:
