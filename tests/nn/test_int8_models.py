@@ -14,12 +14,11 @@ import torch
 from rank_pool import ThreadPool
 from ranks import int8 as programs
 from ranks.int8 import ALWAYS, CONFIGS, FLOAT32, HAVE_OTHERS, LAST_LAYERS, How, Trained
+from requires import EVERYTHING
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.exchange import MessageConfig, Messages, codecs
-from hpcgnn.kernels import Csr
 from hpcgnn.kernels import int8 as kernels
-from hpcgnn.kernels.quantizer import Quantizer
 from hpcgnn.nn import build, int8
 from hpcgnn.nn.config import NEAREST, ROW, TENSOR, Int8Config
 from hpcgnn.nn.int8 import Int8, Limits, Measured, Uses, bits_needed, errors
@@ -32,7 +31,6 @@ GRADIENTS = 0.15  # the same for gradients of the first epoch, all parameters to
 # For low bit-widths of messages, where another seed of the noise makes as much of a difference.
 FEW_BITS = {"losses": 0.1, "gradients": 1.1}
 ATTENTION = ("gat", "gatv2", "gat, partial")
-OVER_THE_HALO = ("gat", "gatv2")
 
 
 @pytest.fixture(scope="module")
@@ -70,17 +68,15 @@ def assert_near(found: Trained, exact: Trained, losses: float = LOSSES, gradient
     assert (one - other).norm() / other.norm() < gradients
 
 
-# -- every model -------------------------------------------------------------------------------------------------------
+# -- models ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_run_repeats_bit_for_bit_with_any_number_of_threads(trained, parts, name):
+@pytest.mark.parametrize("name", ["gcn", "gat", "hgt"])
+def test_a_run_repeats_bit_for_bit_with_any_number_of_threads(trained, name):
     how = How(name, messages=MessageConfig(8))
     first, again = trained(how), trained(How(name, messages=MessageConfig(8), threads=2))
     assert again.losses == first.losses
     assert again.weights == first.weights
-    assert_near(first, trained(How(name, FLOAT32, MessageConfig(8))))
 
 
 @pytest.mark.mpi
@@ -93,8 +89,7 @@ def test_mpi_ranks_do_the_same(trained, parts, mpi_ranks, name):
     assert found[0].losses == pytest.approx(trained(how).losses, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["sage", "gat"])
-def test_a_scale_that_is_lost_is_noticed(trained, parts, monkeypatch, name):
+def test_a_scale_that_is_lost_is_noticed(trained, parts, monkeypatch):
     """A lost scale must make the comparison fail; otherwise it would prove nothing."""
     quantize_rows = kernels.quantize_rows
 
@@ -102,9 +97,10 @@ def test_a_scale_that_is_lost_is_noticed(trained, parts, monkeypatch, name):
         rows = quantize_rows(*arguments, **how)
         return kernels.Int8Rows(rows.codes, torch.ones_like(rows.scale))
 
-    exact = trained(How(name, FLOAT32))
+    exact = trained(How("gat", FLOAT32))
+    assert_near(trained(How("gat")), exact)
     monkeypatch.setattr(kernels, "quantize_rows", without_scale)
-    found = ThreadPool(2).run(programs.train, parts(2), How(name))[0]
+    found = ThreadPool(2).run(programs.train, parts(2), How("gat"))[0]
     with pytest.raises(AssertionError):
         assert_near(found, exact)
 
@@ -112,17 +108,11 @@ def test_a_scale_that_is_lost_is_noticed(trained, parts, monkeypatch, name):
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_rows_of_the_halo_arrive_as_the_integers_that_they_are(parts, ranks):
-    ThreadPool(ranks).run(programs.rows_of_the_halo, parts(ranks))
+def test_rows_of_the_halo_arrive_as_the_integers_that_they_are(parts):
+    ThreadPool(3).run(programs.rows_of_the_halo, parts(3))
 
 
-@pytest.mark.mpi
-def test_rows_of_the_halo_arrive_over_mpi(parts, mpi_ranks):
-    mpi_ranks(2).run(programs.rows_of_the_halo, parts(2))
-
-
-@pytest.mark.parametrize("name", OVER_THE_HALO)
+@pytest.mark.parametrize("name", ["gat", "gatv2"])
 def test_attention_over_the_halo_rounds_nothing_for_the_wire(trained, parts, monkeypatch, name):
     """In forward, in layers that compute with integers; gradients are floats until they are sent."""
     encoder = codecs.encoder
@@ -146,17 +136,10 @@ def test_attention_over_the_halo_rounds_nothing_for_the_wire(trained, parts, mon
 
 
 @pytest.mark.parametrize("strategy", ["hybrid", "post", "pre"])
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_copies_go_as_they_are_and_sums_are_rounded(parts, ranks, strategy):
-    copies, sums = ThreadPool(ranks).run(programs.rows_of_gcn, parts(ranks), strategy)[0]
+def test_copies_go_as_they_are_and_sums_are_rounded(parts, strategy):
+    copies, sums = ThreadPool(3).run(programs.rows_of_gcn, parts(3), strategy)[0]
     assert copies > 0
     assert (sums > 0) == (strategy != "post")
-
-
-@pytest.mark.parametrize(("kind", "strategy"), [("halo", "post"), ("gcn", "post"), ("gcn", "hybrid"), ("sum", "post")])
-def test_rows_of_fewer_bits_are_rounded_beside_those_that_go_as_they_are(parts, kind, strategy):
-    """A policy may give each row its own bit-width."""
-    assert ThreadPool(2).run(programs.rows_of_several_bits, parts(2), kind, strategy)[0] < 1.2
 
 
 # -- policies ----------------------------------------------------------------------------------------------------------
@@ -172,51 +155,25 @@ STALE = {
     "auto": PolicyConfig(staleness="auto"),
     "pipeqs, late": PolicyConfig(staleness="pipeqs", drift_threshold=2.0, bypass="late"),
 }
-CASES = {f"{bits} bits": (MessageConfig(bits), PolicyConfig()) for bits in (32, 16, 8, 4, 2, 1)}
-CASES |= {f"{bits} bits, delta": (MessageConfig(bits, "delta"), PolicyConfig()) for bits in (8, 2)}
-CASES |= {
-    name: (MessageConfig(8), PolicyConfig(name, **PERIOD.get(name, {}))) for name in BITS_POLICIES if name != FIXED
-}
-CASES |= {f"{name}, stale": (MessageConfig(8), policy) for name, policy in STALE.items()}
+CASES = {name: PolicyConfig(name, **PERIOD.get(name, {})) for name in BITS_POLICIES if name != FIXED}
+CASES |= {f"{name}, stale": policy for name, policy in STALE.items()}
 # The bit-widths of these messages are so low that their noise dominates the difference.
-OF_FEW_BITS = ("4 bits", "2 bits", "1 bits", "2 bits, delta", "auto", "sylvie", "uniform")
+OF_FEW_BITS = ("auto", "sylvie", "uniform")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", ["gcn", "gat"])
-def test_any_bits_and_policies(trained, name, case):
-    messages, policy = CASES[case]
-    how = {"messages": messages, "policy": policy, "steps": 3 if policy.is_off else 4}
-    found, exact = trained(How(name, **how)), trained(How(name, FLOAT32, **how))
-    assert np.isfinite(found.losses).all()
-    assert_near(found, exact, **(FEW_BITS if case in OF_FEW_BITS else {}))
+@pytest.mark.parametrize(("number", "case"), [*enumerate(CASES)])
+def test_any_policy(trained, number, case):
+    policy = CASES[case]
+    for name in ("gcn", "gat") if EVERYTHING else ("gcn", "gat")[number % 2 :][:1]:
+        how = {"messages": MessageConfig(8), "policy": policy, "steps": 3 if policy.is_off else 4}
+        found, exact = trained(How(name, **how)), trained(How(name, FLOAT32, **how))
+        assert np.isfinite(found.losses).all()
+        assert_near(found, exact, **(FEW_BITS if case in OF_FEW_BITS else {}))
 
 
 def test_all_policies_of_staleness_are_tried():
     assert {policy.staleness for policy in STALE.values()} == set(STALENESS_POLICIES) - {"off"}
-
-
-@pytest.mark.parametrize(("name", "case"), [
-    ("gat", "off"), ("gat", "pipeline"), ("gat", "uncorrected"), ("gat", "pipeqs"), ("sage", "pipeline"),
-])  # fmt: skip
-def test_what_is_found_in_the_cache_is_what_the_tensor_is(parts, monkeypatch, name, case):
-    """Also if something was added to a tensor after its integers were known, such as the correction of stale rows."""
-    find, looked_at = Quantizer.find, []
-
-    def checked(self, x, factor=None):
-        rows = find(self, x, factor)
-        if rows is not None and x.numel():
-            wanted = x.detach() if factor is None else x.detach() * factor[:, None]
-            steps = ((rows.float() - wanted).abs() / (rows.scale[:, None] + 1e-30)).max()
-            looked_at.append(float(steps))
-        return rows
-
-    monkeypatch.setattr(Quantizer, "find", checked)
-    policy = STALE.get(case, PolicyConfig())
-    ThreadPool(2).run(programs.train, parts(2), How(name, messages=MessageConfig(8), policy=policy))
-    assert looked_at or case == "pipeqs", "where rows are compared with others, they have become numbers"
-    assert max(looked_at, default=0.0) <= 1.001  # in steps: random rounding changes a value by up to one
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -275,33 +232,28 @@ def test_evaluations_are_those_of_float32(parts, name):
     ThreadPool(2).run(programs.scores_in_evaluation, parts(2), name, 8)
 
 
-def equation_4(x: np.ndarray, bits: int, axis: int | None = 1) -> float:
+def equation_4(x: np.ndarray, bits: int, axis: int | None) -> float:
     """The sum over elements as printed in the paper, with a scale for each row; without an axis, one for all, as there."""
     step = np.abs(x).max(axis, keepdims=True) / (2 ** (bits - 1) - 1)
     near = np.round(x / np.where(step > 0, step, 1)) * step
     return float((np.abs(x - near) / (np.abs(x + near) + 0.0005)).sum())
 
 
-def test_errors_are_those_of_equation_4():
+@pytest.mark.parametrize("axis", [1, None])
+def test_errors_are_those_of_equation_4(axis):
+    """With one scale for all rows of all ranks, as in the paper, small rows beside large ones lose all their bits."""
     x = torch.randn(30, 7) * 10.0 ** torch.linspace(-3, 3, 30)[:, None]
     x[4], x[5, 1:] = 0, 0
-    found, count = errors(x)
+    scale = () if axis else (x.abs().amax().view(1),)
+    found, count = errors(x, *scale)
     assert count == 210
-    assert found == pytest.approx([equation_4(x.double().numpy(), bits) for bits in int8.BITS], rel=1e-3)
+    assert found == pytest.approx([equation_4(x.double().numpy(), bits, axis) for bits in int8.BITS], rel=1e-3)
     assert found == sorted(found, reverse=True)
-    assert errors(x.bfloat16().requires_grad_())[1] == 210
+    assert errors(x.bfloat16().requires_grad_(), *scale)[1] == 210
     assert errors(torch.zeros(0, 7)) == ([0.0] * len(int8.BITS), 0)
     assert np.isnan(errors(torch.full((2, 2), torch.nan))[0]).all()
-
-
-def test_errors_with_the_scale_of_the_paper():
-    """One for all rows of all ranks: small rows beside large ones lose all their bits."""
-    x = torch.randn(30, 7) * 10.0 ** torch.linspace(-3, 3, 30)[:, None]
-    found, _ = errors(x, x.abs().amax().view(1))
-    assert found == pytest.approx([equation_4(x.double().numpy(), bits, None) for bits in int8.BITS], rel=1e-3)
-    assert found[-1] > 2 * errors(x)[0][-1]
-    on_two = (errors(part, x.abs().amax().view(1))[0] for part in (x[:11], x[11:]))
-    assert np.add(*on_two) == pytest.approx(found, rel=1e-6)
+    if scale:
+        assert np.add(*(errors(part, *scale)[0] for part in (x[:11], x[11:]))) == pytest.approx(found, rel=1e-6)
 
 
 @pytest.mark.parametrize(("totals", "most", "needed"), [
@@ -332,6 +284,8 @@ def test_a_model_that_needs_more_bits_goes_on_in_float32(parts, caplog):
     (sentence,) = warnings_in(caplog)
     assert "--int8-most-error is 1e-06; training goes on in float32" in sentence
     assert {found["quantized"][0] for found in ranks} == {ranks[0]["quantized"][0]}
+    gave_up, exact = ThreadPool(2).run(programs.go_on_alone, parts(2))[0]
+    assert gave_up == exact
 
 
 def test_the_scale_of_the_paper_is_of_all_ranks(parts, caplog):
@@ -356,25 +310,6 @@ def test_a_model_that_8_bits_hold_goes_on_in_them(parts, caplog, most_error):
     assert warnings_in(caplog) == []
 
 
-def test_what_goes_on_in_float32_is_float32(parts):
-    gave_up, exact = ThreadPool(2).run(programs.go_on_alone, parts(2))[0]
-    assert gave_up == exact
-
-
-@pytest.mark.parametrize("bits", [32, 8, 2])
-@pytest.mark.parametrize("name", ["gcn", "gat"])
-def test_a_nan_ends_the_training_with_float32s_sentence(parts, name, bits):
-    """It ends in the first epoch, before any weight has changed; layer and rank are named as with low bit-widths."""
-    told = {}
-    for compute, most_error in ((FLOAT32, 0.3), (ALWAYS, 0.3), (ALWAYS, 1.0)):
-        how = How(name, compute, MessageConfig(bits), int8=Int8Config(most_error=most_error))
-        sentences = ThreadPool(2).run(programs.failure, parts(2), how)
-        assert len(set(sentences)) == 1
-        told[compute, most_error] = sentences[0]
-    assert len(set(told.values())) == 1, told
-    assert "layer 1's boundary rows of rank 1 held NaN or infinite values in epoch 0" in told[FLOAT32, 0.3]
-
-
 # -- conditions for integers -------------------------------------------------------------------------------------------
 
 
@@ -391,7 +326,7 @@ def test_what_is_faster_on_every_rank_is_done_in_integers(parts, monkeypatch, ca
     ]
 
 
-@pytest.mark.parametrize("name", ["gcn", "sage", "gin"])
+@pytest.mark.parametrize("name", ["gcn", "gin"])
 def test_ranks_on_both_sides_of_the_limits_train_together(tmp_path, monkeypatch, name):
     """One rank is large enough for integers and one is not: which gradients travel does not depend on that."""
     graph = small_graphs.random_multigraph(nodes=NODES, edges=EDGES)
@@ -406,23 +341,6 @@ def test_ranks_on_both_sides_of_the_limits_train_together(tmp_path, monkeypatch,
         for compute in ("int8", FLOAT32)
     )
     assert_near(found, exact)
-
-
-@pytest.mark.parametrize("bits", [32, 8])
-@pytest.mark.parametrize("name", ["sage", "gcn", "gat"])
-def test_where_everything_is_small_nothing_changes(parts, monkeypatch, name, bits):
-    monkeypatch.setattr(int8, "measured", lambda *device: Measured(2.0, 2.0))
-    found, exact = (
-        ThreadPool(2).run(programs.train, parts(2), How(name, compute, MessageConfig(bits)))[0]
-        for compute in ("int8", FLOAT32)
-    )
-    assert found.losses == exact.losses
-    assert found.weights == exact.weights
-
-
-@pytest.mark.parametrize("uses", [Uses(False, False), Uses(True, False), Uses(False, True), Uses(True, True, True)])
-def test_uses_are_read_back(uses):
-    assert Uses.of(str(uses)) == uses
 
 
 @pytest.mark.parametrize(("before", "uses"), [
@@ -441,30 +359,9 @@ def test_a_resumed_run_goes_on_with_what_was_faster_when_it_began(before, uses):
 
 
 def test_small_products_stay_float32():
-    assert int8.multiplies(100_000, 256, 256)
-    assert int8.multiplies(100_000, 100, 602)
-    for shape in ((0, 256, 256), (100, 256, 256), (10**6, 256, 47), (10**6, 16, 256), (10**6, 100, 100)):
-        assert not int8.multiplies(*shape)
-    assert not int8.multiplies(1000, 256, kernels.MOST_TERMS + 1), "int32 does not hold the sums"
     least = Limits(multiplications=20_000, narrow=20, wide=40)
     assert int8.multiplies(25, 20, 40, least)
     assert int8.multiplies(25, 40, 20, least)
-    for shape in ((24, 20, 40), (100, 19, 40), (100, 30, 39)):
+    for shape in ((0, 256, 256), (24, 20, 40), (100, 19, 40), (100, 30, 39)):
         assert not int8.multiplies(*shape, least)
-    of_gpus = int8.limits_of(torch_device=torch.device("cuda"))
-    assert int8.multiplies(1 << 18, 256, 256, of_gpus)
-    for shape in ((1 << 17, 256, 256), (1 << 20, 64, 256)):
-        assert not int8.multiplies(*shape, of_gpus)
-
-
-@pytest.mark.parametrize(("rows", "entries_a_row", "width", "pays"), [
-    (1 << 14, 8, 128, True),
-    (1 << 14, 7, 128, False),
-    (1 << 15, 8, 127, False),
-    ((1 << 14) - 1, 8, 128, False),
-    (0, 8, 128, False),
-])  # fmt: skip
-def test_small_aggregations_stay_float32(rows, entries_a_row, width, pays):
-    entries = rows * entries_a_row
-    csr = Csr(torch.arange(0, entries + 1, entries_a_row), torch.zeros(entries), rows, check=False)
-    assert int8.aggregates(csr, width) == pays
+    assert not int8.multiplies(1000, 256, kernels.MOST_TERMS + 1), "int32 does not hold the sums"

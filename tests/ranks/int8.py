@@ -11,7 +11,6 @@ import torch
 from ranks import models, staleness
 
 import hpcgnn
-from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import StopRequest
 from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.graph.local_graph import LocalGraph
@@ -151,27 +150,6 @@ def rows_of_the_halo(world: World, path: Path) -> None:
     assert 0 < float(rest) <= 1.02 * step * (world.size - 1)
 
 
-def rows_of_several_bits(world: World, path: Path, kind: str, strategy: str) -> float:
-    """The largest error of a received row, in steps of 4 bits, where every other row has 4 bits and the rest has 8."""
-    graph = hpcgnn.load(path, world)
-    messages = Messages(world, MessageConfig(8))
-    aggregator = (
-        make_halo(graph, messages=messages)
-        if kind == "halo"
-        else make_aggregator(graph, kind, strategy, messages=messages)
-    )
-    integers_of(aggregator)
-    exchange = aggregator.exchange
-    exchange.assign_bits(np.where(np.arange(exchange.send_counts.sum()) % 2, 4, 8))
-    own, message = aggregator.start_step(own_rows(graph))
-    exchange.wait(message)
-    wanted, _ = world.alltoallv(sums_sent(aggregator, own), exchange.send_counts)
-    found = message.codec.received_rows(message.received)
-    largest, least = (getattr(wanted, name)(1).values for name in ("max", "min"))
-    steps = ((found - wanted).abs().amax(1) / (largest - least) * 15).nan_to_num(torch.inf)
-    return float(world.allreduce(np.array([steps.max().item()]), "max")[0])
-
-
 def sums_sent(aggregator: Aggregator, own: Any) -> torch.Tensor:
     """(s, F) float32 rows to send, from (n, F) integers."""
     return int8_autograd.plain_spmm(aggregator.plan.send, own.float())
@@ -256,23 +234,6 @@ def go_on_alone(world: World, path: Path) -> list[float]:
     exact.model.load_state_dict(gave_up.model.state_dict())
     exact.optimiser.load_state_dict(gave_up.optimiser.state_dict())
     return [each.step(1)[0] for each in (gave_up, exact)]
-
-
-def failure(world: World, path: Path, how: How) -> str:
-    """The sentence that ends a training on features with a NaN."""
-    graph = hpcgnn.load(path, world)
-    if world.rank == world.size - 1:
-        graph.features[3, 2] = torch.nan
-    trainer = trainer_of(graph, how)
-    state = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    try:
-        for epoch in range(how.steps):
-            trainer.step(epoch)
-    except HpcgnnError as error:
-        assert epoch == 0
-        assert all(torch.equal(state[name], value) for name, value in trainer.model.state_dict().items())
-        return str(error)
-    return "it trained on"
 
 
 def agreed_uses(world: World, path: Path) -> tuple[str, str]:
