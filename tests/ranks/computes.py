@@ -13,8 +13,8 @@ import torch
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli.main import main
 from hpcgnn.nn import compute
-from hpcgnn.nn.compute import Bfloat16, _on_all, choose_compute, resumed_compute
-from hpcgnn.nn.config import AUTO, BF16, FLOAT32
+from hpcgnn.nn.compute import Bfloat16, choose_compute, resumed_compute
+from hpcgnn.nn.config import AUTO, FLOAT32
 from hpcgnn.world import World
 
 
@@ -28,11 +28,6 @@ def refused(world: World, asked: str) -> str:
     with pytest.raises(HpcgnnError) as found:
         choose_compute(world, asked, torch.float32)
     return str(found.value)
-
-
-def agree(world: World, mine: Sequence[bool]) -> str:
-    """The choice of all ranks, where these ranks are faster at bfloat16."""
-    return BF16 if _on_all(world, mine[world.rank]) else FLOAT32
 
 
 def resume(world: World, before: dict[str, str]) -> str:
