@@ -54,7 +54,7 @@ def bench(words: list[str]) -> dict:
         {"axes": {"subject": words[1], "contender": name}, "figures": {"seconds": value}}
         for name, value in seconds.items()
     ]
-    return {"lines": lines, "isa": os.environ.get("HPCGNN_ISA", "")}
+    return {"lines": lines, "versions": {"isa": os.environ.get("HPCGNN_ISA", "")}}
 
 
 def wanted(line: str, name: str) -> bool:

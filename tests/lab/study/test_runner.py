@@ -60,10 +60,14 @@ def test_rounds_have_all_configurations_each_in_another_order(study: specificati
 
 
 def test_all_run_once_and_are_recorded(study: specification.Specification, folder: Path) -> None:
-    assert run(study, folder)[0] == runner.Outcome(6, 0, 0)
-    assert log(folder) == [each.key for each in runner.order(study.runs)]
+    in_order = [each.key for each in runner.order(study.runs)]
+    assert run(study, folder, only=in_order[:1])[0] == runner.Outcome(1, 0, 0)
+    assert run(study, folder)[0] == runner.Outcome(5, 0, 0)
+    assert log(folder) == in_order
     assert run(study, folder)[0] == runner.Outcome(0, 0, 0)
     assert len(log(folder)) == 6
+    with pytest.raises(HpcgnnError, match="has no run other"):
+        run(study, folder, only=["other"])
     found = records.read(folder)
     assert {record.status for record in found} == {"finished"}
     (first, *_) = found
@@ -74,14 +78,6 @@ def test_all_run_once_and_are_recorded(study: specification.Specification, folde
     assert not (folder / first.run / "checkpoints").exists()
     assert first.machine == records.machine_facts()
     assert len(list((folder / "graphs").glob("*.h5"))) == len(list((folder / "parts").glob("*.h5"))) == 1
-
-
-def test_only_some(study: specification.Specification, folder: Path) -> None:
-    key = study.runs[4].key
-    assert run(study, folder, only=[key])[0] == runner.Outcome(1, 0, 0)
-    assert log(folder) == [key]
-    with pytest.raises(HpcgnnError, match="has no run other"):
-        run(study, folder, only=["other"])
 
 
 def test_a_failed_run_is_told_and_tried_again(
@@ -207,24 +203,25 @@ def test_machines_are_kept_apart(study: specification.Specification, folder: Pat
     assert "100" in summarise(folder, "oth").tables[0].rows[0][1]
 
 
-def test_a_torn_line_is_left_out(folder: Path) -> None:
-    record = Record(key="a", configuration={"graph": "digits"}, status="finished", summary={"loss": float("nan")})
-    records.append(folder, record)
-    with (folder / "records.jsonl").open("a") as stream:
-        stream.write('{"key": "b", "configu')
-    assert [each.key for each in records.read(folder)] == ["a"]
-    records.append(folder, Record(key="c", configuration={}, status="started"))
-    assert [each.key for each in records.read(folder)] == ["a", "c"]
-    with (folder / "records.jsonl").open("a") as stream:
-        stream.write(json.dumps({"key": "d", "configuration": {}, "status": "odd"}) + "\n")
-    with pytest.raises(HpcgnnError, match=r"records.jsonl, line 4: status"):
-        records.read(folder)
+def test_torn_lines_are_left_out_wrong_ones_refused_and_finished_runs_stay_finished(folder: Path) -> None:
+    def add(key: str, status: str = "started", **more: Any) -> None:
+        records.append(folder, Record(key=key, configuration={"graph": "digits"}, status=status, **more))
 
-
-def test_a_finished_run_stays_finished(folder: Path) -> None:
+    path = folder / "records.jsonl"
     for status in ("started", "finished", "failed"):
-        records.append(folder, Record(key="a", configuration={}, status=status))
-    assert [record.status for record in records.read(folder)] == ["finished"]
+        add("a", status, summary={"loss": float("nan")})
+    path.write_text(path.read_text() + '{"key": "b", "configu')
+    assert [(each.key, each.status) for each in records.read(folder)] == [("a", "finished")]
+    add("c")
+    assert [each.key for each in records.read(folder)] == ["a", "c"]
+    whole, plain = path.read_text(), {"key": "d", "configuration": {}, "status": "finished"}
+    of_lines = (1e400, 3, {"axes": {}}, {"axes": [], "figures": {}}, {"axes": {"step": 1}, "figures": {}})
+    wrong = {"status": [{"status": "odd"}], "summary.lines": [{"summary": {"lines": [line]}} for line in of_lines]}
+    for place, changes in wrong.items():
+        for change in changes:
+            path.write_text(whole + json.dumps(plain | change) + "\n")
+            with pytest.raises(HpcgnnError, match=rf"records.jsonl, line 6(: |, ){place}"):
+                records.read(folder)
 
 
 def test_parts_have_the_plans_of_all_who_share_them(tmp_path: Path) -> None:
@@ -232,16 +229,6 @@ def test_parts_have_the_plans_of_all_who_share_them(tmp_path: Path) -> None:
     found = prepare.parts_of(tmp_path, specified(tmp_path, text).runs)
     assert len({parts.path for parts in found.values()}) == 2
     assert {parts.strategies for parts in found.values()} == {("post", "pre")}
-
-
-@pytest.mark.parametrize(
-    "line", [1e400, 3, {"axes": {}}, {"axes": [], "figures": {}}, {"axes": {"step": 1}, "figures": {}}]
-)
-def test_lines_of_a_record_have_axes_and_figures(tmp_path, line):
-    record = {"key": "a", "configuration": {}, "status": "finished", "summary": {"lines": [line]}}
-    (tmp_path / "records.jsonl").write_text(json.dumps(record) + "\n")
-    with pytest.raises(HpcgnnError, match=r"records.jsonl, line 1, summary.lines"):
-        records.read(tmp_path)
 
 
 # -- benches, preparations, and trainings by PyG -----------------------------------------------------------------------
@@ -291,17 +278,10 @@ def test_a_bench_is_given_the_files_that_it_names(tmp_path: Path) -> None:
     assert "plan" in record.preparation
 
 
-def test_an_instruction_set_is_given_to_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[dict[str, str]] = []
-    before = commands.run
-
-    def run(line: list[str], output: Path, environment: dict[str, str] | None = None) -> str:
-        seen.append(dict(environment or {}))
-        return before(line, output, environment)
-
-    monkeypatch.setattr(commands, "run", run)
-    made(tmp_path, BENCH_TEXT.replace("repeats = 2", "repeats = 1") + 'isa = ["native", "avx2"]\n')
-    assert sorted(each.get("HPCGNN_ISA", "") for each in seen) == ["", "", "avx2", "avx2"]
+def test_an_instruction_set_is_given_to_the_command(tmp_path: Path) -> None:
+    _, found = made(tmp_path, BENCH_TEXT + 'isa = ["native", "avx2"]\n')
+    given = {(record.configuration["isa"], record.versions["isa"]) for record in found}
+    assert given == {("native", ""), ("avx2", "avx2")}
 
 
 def test_a_preparation_measures_its_steps_and_leaves_no_files(tmp_path: Path) -> None:
@@ -319,35 +299,35 @@ def test_a_preparation_measures_its_steps_and_leaves_no_files(tmp_path: Path) ->
     assert [row[3] for row in table.rows][:3] == ["-", "-", "7"]
 
 
-def test_sources_in_a_folder_of_data_need_one(tmp_path: Path) -> None:
-    _, (record,) = made(tmp_path, 'name = "p"\nkind = "prepare"\n[axes]\ngraph = "npz:$DATA/g.npz"\n')
-    assert "give the folder with --data DIR" in record.error
-
-
-def test_the_folder_of_data_does_not_tell_runs_apart(tmp_path: Path) -> None:
+def test_the_folder_of_data_is_needed_and_does_not_tell_runs_apart(tmp_path: Path) -> None:
     text = 'name = "p"\nkind = "train"\n[axes]\ngraph = "npz:$DATA/g.npz"\n'
-    folder, _ = made(tmp_path, text, data="/somewhere")
+    folder, (record,) = made(tmp_path, text)
+    assert "give the folder with --data DIR" in record.error
+    made(tmp_path, text, data="/somewhere")
     assert runner.missing(specified(tmp_path, text), folder) == []
 
 
-def test_pyg_trains_in_one_process(tmp_path: Path) -> None:
-    """It has all cores where no number of threads is given."""
-    text = 'name = "t"\nkind = "train"\n[axes]\ngraph = "digits"\nmodel = "gat"\nepochs = 3\n'
-    text += '[[configurations]]\nframework = "pyg"\nthreads = 2\n[[configurations]]\nframework = "pyg"\n'
-    _, found = made(tmp_path, text + "[[configurations]]\nranks = 2\n")
-    by_pyg = [record for record in found if record.configuration.get("framework") == "pyg"]
-    assert [record.epochs for record in by_pyg] == [{"seconds": [4.0]}] * 2
-    words = [" ".join(record.summary["words"]) for record in by_pyg]
-    assert all("--model gat" in line and "--epochs 3" in line for line in words)
-    assert sorted(line.partition("--threads ")[2][:1] for line in words) == ["", "2"]
-
-
-def test_peers_run_where_they_are_installed(tmp_path: Path) -> None:
-    """DGL in an environment of its own, and SAR with it, on as many ranks and hosts as the run has."""
-    text = 'name = "t"\nkind = "train"\n[axes]\ngraph = "digits"\nepochs = 3\n[[configurations]]\nframework = "dgl"\n'
-    text += 'fanouts = "9,9,9"\n[[configurations]]\nframework = "sar"\nranks = 4\nhosts = 4\nrate = "1gbit"\ndevice = "cpu"\n'
+def test_other_libraries_run_in_one_process_or_where_they_are_installed(tmp_path: Path) -> None:
+    """PyG has all cores where no number of threads is given, DGL an environment of its own, and SAR, with it, as many ranks and
+    hosts as the run has.
+    """
+    text = 'name = "t"\nkind = "train"\n[axes]\ngraph = "digits"\nepochs = 3\n'
+    for given in (
+        'framework = "pyg"\nmodel = "gat"\nthreads = 2\n',
+        'framework = "pyg"\n',
+        'framework = "dgl"\nfanouts = "9,9,9"\n',
+        'framework = "sar"\nranks = 4\nhosts = 4\nrate = "1gbit"\ndevice = "cpu"\n',
+        "ranks = 2\n",
+    ):
+        text += f"[[configurations]]\n{given}"
     _, found = made(tmp_path, text, peers={"dgl": "/dgl/python", "sar": "/sar"})
-    dgl, sar = (" ".join(record.summary["words"]) for record in found)
+    others = [record for record in found if record.configuration.get("framework") in ("pyg", "dgl", "sar")]
+    assert [record.epochs for record in others] == [{"seconds": [4.0]}] * 4
+    gat, usual, dgl, sar = (" ".join(record.summary["words"]) for record in others)
+    assert "--model gat" in gat
+    assert "--threads 2" in gat
+    assert all("--epochs 3" in words for words in (gat, usual, dgl, sar))
+    assert "--threads" not in usual
     assert "--fanouts 9,9,9 --python /dgl/python" in dgl
     assert "--source" not in dgl
     assert "--python /dgl/python --source /sar --ranks 4 --hosts 4 --rate 1gbit" in sar

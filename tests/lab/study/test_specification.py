@@ -8,7 +8,6 @@ import pytest
 from made_up import specified
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.lab.study import specification
 from hpcgnn.lab.study.axes import filled
 from hpcgnn.lab.study.catalogue import Document, Place
 
@@ -27,26 +26,17 @@ epochs = 3
 DIGITS = 'kind = "train"\n[axes]\ngraph = "digits"\n'
 
 
-def quoted(study: specification.Specification, *names: str) -> list[tuple]:
-    return [tuple(run.configuration.get(name) for name in names) for run in study.runs if run.round == (0, 0)]
-
-
 def test_product_and_lists(tmp_path: Path) -> None:
     text = '[[configurations]]\nname = "exact"\n[[configurations]]\nname = "few"\nbits = [2, "adaqp"]\nranks = 2\n'
     study = specified(tmp_path, SMALL + text)
+    first = [run.configuration for run in study.runs if run.round == (0, 0)]
     exact, few = [("exact", 1, "32"), ("exact", 2, "32")], [("few", 2, "2"), ("few", 2, "adaqp")]
-    assert quoted(study, "name", "ranks", "bits") == exact + few
-    assert len(study.runs) == 8
-    assert len({run.key for run in study.runs}) == 8
+    assert [(each["name"], each["ranks"], each["bits"]) for each in first] == exact + few
+    assert len({run.key for run in study.runs}) == len(study.runs) == 8
     assert study.product == ()
     assert study.runs[0].flags == ("--epochs", "3", "--seed", "0")
-
-
-def test_every_configuration_tells_the_usual_axes(tmp_path: Path) -> None:
-    (first, *_) = specified(tmp_path, SMALL).runs
-    wanted = "graph ranks threads ranks_per_node hosts rate partitioner objective strategy bits staleness compute model hidden"
-    wanted += " layers device seed repeat epochs"
-    assert set(wanted.split()) <= first.configuration.keys()
+    usual = "graph ranks threads ranks_per_node hosts rate partitioner objective strategy bits staleness compute model hidden"
+    assert {*usual.split(), "layers", "device", "seed", "repeat", "epochs"} <= first[0].keys()
 
 
 def test_where_ranks_run(tmp_path: Path) -> None:
