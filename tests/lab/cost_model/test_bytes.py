@@ -11,11 +11,9 @@ from ranks import cost_model
 from small_graphs import even_graph, in_parts, random_multigraph
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import PartsFile
-from hpcgnn.exchange.layout import BLOCK_BYTES, make_layout
-from hpcgnn.lab.cost_model.rows import Pairs, Wire, read_parts, segment_bytes
+from hpcgnn.lab.cost_model.rows import Pairs, Wire, read_parts
 from hpcgnn.lab.cost_model.setup import bytes_between, setup_of
 from hpcgnn.lab.cost_model.workload import Exchange
 from hpcgnn.plan import STRATEGIES
@@ -35,14 +33,6 @@ def counted(path: Any, model: dict[str, Any], strategy: str, bits: int, **where:
         setup = setup_of(about, cores=1)
         workload = setup.workload(read_parts(file, setup.strategy, setup.placement))
     return np.stack((workload.bytes_sent(), workload.rows_sent()), axis=1)
-
-
-def test_segments_are_those_of_the_wire_format():
-    counts = np.array([0, 1, 2, 3, 17, 240, 1001])
-    for bits in MESSAGE_BITS[:-1]:
-        for width in (1, 3, 9, 16, 255, 256):
-            layout = make_layout(counts, np.full(counts.sum(), bits, np.uint8), width)
-            assert segment_bytes(counts, width, bits).tolist() == (layout.blocks * BLOCK_BYTES).tolist(), (bits, width)
 
 
 @pytest.mark.slow

@@ -18,7 +18,6 @@ from hpcgnn.lab.cost_model.equations import (
     Messages,
     epoch_of,
     lag_of,
-    last_start,
     memory_of,
     prices,
     reduction_work,
@@ -81,41 +80,28 @@ def epoch(work: Workload, wire: float, **how: object) -> Epoch:
     return epoch_of(turn, values, ALONE)
 
 
-def test_a_wait_is_what_work_beside_the_exchange_leaves():
-    found = epoch(workload([[1, 1], [0, 0]], [[3, 1], [0, 0]][:1], [[8, 8]]), wire=2.0).seconds
+def test_ranks_wait_for_what_is_not_beside_the_exchange_and_for_the_slowest_sender():
+    found = epoch(workload([[1, 1], [0, 0]], [[3, 1]], [[8, 8]]), wire=2.0).seconds
     assert found["communication_wait"].tolist() == [0, 1]
     assert found["wire"].tolist() == [3, 2]  # rank 0 checks when its own work is done
     assert found["synchronisation"].tolist() == [0, 1]
     assert found["seconds"].tolist() == [4, 4]
-
-
-def test_a_rank_waits_for_its_slowest_sender():
-    found = epoch(workload([[5, 1], [0, 0]], [[0, 0]], [[8, 8]]), wire=2.0).seconds
-    assert found["communication_wait"].tolist() == [2, 6]
-    one_way = epoch(workload([[5, 1], [0, 0]], [[0, 0]], [[0, 8]]), wire=2.0).seconds  # rank 1 receives nothing
-    assert one_way["communication_wait"].tolist() == [2, 2]
-
-
-def test_the_epoch_is_the_slowest_rank_of_each_stretch():
+    for sizes, waits in (([8, 8], [2, 6]), ([0, 8], [2, 2])):  # rank 1 receives nothing
+        one_is_late = epoch(workload([[5, 1], [0, 0]], [[0, 0]], [sizes]), wire=2.0).seconds
+        assert one_is_late["communication_wait"].tolist() == waits
     found = epoch(workload([[5, 1], [1, 5], [0, 0]], [[0, 0], [0, 0]], [[8, 8], [8, 8]]), wire=0.0)
-    assert found.total == 10  # not 6, the time that each rank computes
+    assert found.total == 10  # the slowest rank of each stretch: not 6, the time that each rank computes
     assert found.mean()["other"] == 6
-
-
-def test_reduction_comes_behind_the_last_rank():
     found = epoch(workload([[0, 0], [1, 3]], [[0, 0]], [[8, 8]]), wire=0.0, reduction=0.5).seconds
-    assert found["synchronisation"].tolist() == [2.5, 0.5]
+    assert found["synchronisation"].tolist() == [2.5, 0.5]  # the reduction comes behind the last rank
     assert found["seconds"].tolist() == [3.5, 3.5]
 
 
-def test_stale_rows_hide_the_wire_behind_the_epoch():
+def test_stale_rows_hide_the_wire_behind_the_epoch_and_a_link_passes_a_burst_after_a_pause():
     work = workload([[1, 1], [3, 3]], [[0, 0]], [[8, 8]])
     assert epoch(work, wire=3.0).total == 7
     assert epoch(work, wire=3.0, is_pipelined=True).total == 4
     assert epoch(work, wire=6.0, is_pipelined=True).total == pytest.approx(6)  # the link cannot move more than that
-
-
-def test_a_link_passes_a_burst_after_a_pause():
     work = workload([[1, 1], [0, 0]], [[0, 0]], [[8, 8]])
     assert epoch(work, wire=2.0).total == 3
     assert epoch(work, wire=2.0, burst=0.5).total == 2.5
@@ -168,11 +154,6 @@ def test_messages_take_cores_from_what_is_computed():
     assert epoch_of(EpochKind(work, network), values, Machine(1, 2)).total == pytest.approx(6)
 
 
-def test_last_start_is_of_senders_only():
-    sent = sparse.csr_array(np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]]))
-    assert last_start(np.array([3.0, 1.0, 2.0]), Exchange(0, 4, False, sent)).tolist() == [3, 3, 2]
-
-
 @pytest.mark.parametrize(("ranks", "num_bytes", "rounds"), [(2, 1 << 20, 2), (8, 1 << 10, 6), (8, 1 << 20, 14)])
 def test_many_bytes_go_round_a_ring(ranks, num_bytes, rounds):
     parts = replace(two_parts(), pairs=Pairs(np.array([0]), np.array([1]), np.array([1]), ranks))
@@ -215,27 +196,19 @@ def test_memory_is_a_sum():
     assert memory_of(work, (100.0, 1.0, 2.0, 3.0)).tolist() == [100 + 2 + 10 + 4 + 9, 100 + 2 + 20 + 8 + 18]
 
 
-def widths(config: ModelConfig, **shape: bool) -> list[tuple[int, bool]]:
-    steps = steps_of(config, 9, 4, **shape)
-    return [(each.width, each.is_backward) for each in steps.exchanges()]
+def test_models_have_exchanges_of_both_directions_and_features_need_no_gradient():
+    def widths(config: ModelConfig, **shape: bool) -> list[tuple[int, bool]]:
+        return [(each.width, each.is_backward) for each in steps_of(config, 9, 4, **shape).exchanges()]
 
-
-def test_features_need_no_gradient():
     sage = ModelConfig("sage", layers=3, hidden=16)
     assert widths(sage) == [(9, False), (16, False), (4, False), (4, True), (16, True)]
     assert widths(sage, is_sparse=True)[0] == (16, False)  # transformed first
     assert widths(sage, learns=True)[-1] == (9, True)
     assert widths(sage, keeps=True)[0] == (16, False)
-
-
-def test_every_model_has_layers_products_and_exchanges_of_both_directions():
     for name in (name for name in KNOWN if MODELS[name].work):  # others depend on types and features of edges
         steps = steps_of(ModelConfig(name), 9, 4)
-        assert sorted({each.is_backward for each in steps.exchanges()}) == [False, True], name
+        assert {each.is_backward for each in steps.exchanges()} == {False, True}, name
         assert {"layer", "product", "element"} <= {each.name for each in steps.pieces if isinstance(each, Work)}, name
-
-
-def test_partial_attention_is_refused():
     with pytest.raises(HpcgnnError, match="gat with --attention halo"):
         steps_of(ModelConfig("gat", attention="partial"), 9, 4)
 

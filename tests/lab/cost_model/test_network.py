@@ -116,26 +116,24 @@ def test_8192_ranks_need_memory_for_pairs_that_send_alone() -> None:
     assert peak < 400 * table.nnz + 40 * (8192 // 48 + 1) ** 2 + (4 << 20) < 8192 * 8192
 
 
-class TestAllreduce:
-    def test_one_rank_needs_none_and_two_send_each_other_all(self) -> None:
-        assert allreduce_seconds(10**6, 1, 1, PLAIN) == 0
-        assert allreduce_seconds(8, 2, 1, PLAIN) == pytest.approx(1e-5 + 8e-9)
+@pytest.mark.parametrize(
+    ("num_bytes", "ranks", "of_node", "seconds"),
+    [
+        (10**6, 1, 1, 0),
+        (8, 2, 1, 1e-5),  # two send each other all
+        (8, 1024, 1, 10 * 1e-5),  # few bytes take rounds, and many bytes pass twice
+        (10**10, 64, 1, 2 * 10 * 63 / 64),
+        (8, 4, 4, 2e-6),  # ranks of a node sum in memory
+        (8, 16, 4, 2e-6 + 2e-5),
+    ],
+)
+def test_reductions(num_bytes: int, ranks: int, of_node: int, seconds: float) -> None:
+    assert allreduce_seconds(num_bytes, ranks, of_node, PLAIN) == pytest.approx(seconds, rel=0.01)
 
-    def test_few_bytes_take_rounds_and_many_bytes_pass_twice(self) -> None:
-        assert allreduce_seconds(8, 1024, 1, PLAIN) == pytest.approx(10 * 1e-5, rel=0.01)
-        assert allreduce_seconds(10**10, 64, 1, PLAIN) == pytest.approx(2 * 10 * 63 / 64, rel=0.01)
 
-    def test_ranks_of_a_node_sum_in_memory(self) -> None:
-        assert allreduce_seconds(8, 4, 4, PLAIN) == pytest.approx(2e-6, rel=0.01)
-        assert allreduce_seconds(8, 16, 4, PLAIN) == pytest.approx(2e-6 + 2e-5, rel=0.01)
-
-
-class TestRates:
-    def test_rates_are_of_bits(self) -> None:
-        assert [bits_per_second(rate) for rate in ("100mbit", "1gbit", "unlimited")] == [1e8, 1e9, math.inf]
-
-    @pytest.mark.parametrize("rate", ["", "fast", "10", "0mbit", "-1gbit", "1 gbit"])
-    def test_what_is_no_rate_is_refused(self, rate: str) -> None:
+def test_rates_are_of_bits() -> None:
+    assert [bits_per_second(rate) for rate in ("100mbit", "1gbit", "unlimited")] == [1e8, 1e9, math.inf]
+    for rate in ("", "fast", "10", "0mbit", "-1gbit", "1 gbit"):
         with pytest.raises(HpcgnnError, match="is not the speed of a network"):
             bits_per_second(rate)
 
@@ -150,11 +148,6 @@ class TestProfiles:
             assert profile.peak_flops_per_second["float32"] > 1e10
             assert profile.units_per_node % profile.ranks_per_node == 0
             assert exchange_seconds(sent(2, (0, 1, 1e6)), 1, profile.network).max() > 0
-
-    def test_a_file_of_ones_own_is_read(self, tmp_path: Path) -> None:
-        path = tmp_path / "mine.toml"
-        path.write_text(_own_table().replace("[xeon-hdr", "[mine"))
-        assert profiles.find(str(path)).network == replace(profiles.find("xeon-hdr").network, name="mine")
 
     @pytest.mark.parametrize(
         ("name", "line", "said"),
@@ -174,18 +167,20 @@ class TestProfiles:
             profiles.find(path)
         assert path in str(error.value)
 
-    def test_numbers_without_a_source_are_estimates(self, tmp_path: Path) -> None:
+    def test_numbers_of_a_file_of_ones_own_are_estimates_without_a_source(self, tmp_path: Path) -> None:
         found = profiles.find(_changed(tmp_path / "mine.toml", "units_per_node", "units_per_node = 72"))
         assert found.units_per_node == 72
-        assert "units_per_node" in found.estimates
+        assert {*found.estimates} == {*profiles.find("xeon-hdr").estimates, "units_per_node"}
+        assert found.network == profiles.find("xeon-hdr").network
 
     def test_names_that_are_not_there_are_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(HpcgnnError, match="there is no profile cray: choose one of fugaku-like, "):
-            profiles.find("cray")
-        with pytest.raises(HpcgnnError, match="cannot read"):
-            profiles.find(str(tmp_path / "none.toml"))
-        with pytest.raises(HpcgnnError, match="one profile, which is a table with a name, but it holds 4"):
-            profiles.find(str(profiles.OWN))
+        for name, said in (
+            ("cray", "there is no profile cray: choose one of fugaku-like, "),
+            (str(tmp_path / "none.toml"), "cannot read"),
+            (str(profiles.OWN), "one profile, which is a table with a name, but it holds 4"),
+        ):
+            with pytest.raises(HpcgnnError, match=said):
+                profiles.find(name)
 
 
 def _own_table() -> str:

@@ -19,12 +19,11 @@ from hpcgnn.exchange.layout import BLOCK_BYTES, make_layout
 from hpcgnn.exchange.mailbox import FRESH, REUSED, STALE
 from hpcgnn.lab.cost_model.constants import defaults
 from hpcgnn.lab.cost_model.equations import EpochKind, cycle_of, epoch_of
-from hpcgnn.lab.cost_model.policies import ASSIGNMENT_GROUP_BYTES, DECISIONS, Assumptions, decided_by, read_facts
+from hpcgnn.lab.cost_model.policies import DECISIONS, Assumptions, RowFacts, decided_by, read_facts
 from hpcgnn.lab.cost_model.predict import Prediction, predict
 from hpcgnn.lab.cost_model.profiles import Profile, model_of_profile, profiles
 from hpcgnn.lab.cost_model.rows import Pairs, Wire, mixed_bytes, read_parts, segment_bytes
 from hpcgnn.lab.cost_model.setup import NetworkTimes, setup_of
-from hpcgnn.policy import adaqp
 from hpcgnn.train.summary import bit_shares
 
 MODEL = {"model": "sage", "hidden": 16, "layers": 2, "dropout": 0.0}
@@ -103,21 +102,21 @@ def test_random_bits_of_a_size_are_predicted_from_their_shares(parts: Path, tmp_
         predicted(parts, bits=f"uniform:{size}")
 
 
-def test_sylvie_gives_bits_by_in_degrees(parts: Path, tmp_path: Path):
-    records = trained(parts, tmp_path / "run", 3, {"bits": "sylvie", "importance": "degree", "least_bits": 1})
-    rows = records[0]["bits"]["layer 2's boundary rows"]
-    shares = {int(bits): count / sum(rows.values()) for bits, count in rows.items()}
+def facts_of(parts: Path) -> RowFacts:
     with PartsFile(parts) as file:
-        facts = read_facts(file, "hybrid", "mean")
+        return read_facts(file, "hybrid", "mean")
+
+
+def test_sylvie_gives_bits_by_in_degrees_or_errors(parts: Path, tmp_path: Path):
+    records = trained(parts, tmp_path / "degrees", 3, {"bits": "sylvie", "importance": "degree", "least_bits": 1})
+    rows = records[0]["bits"]["layer 2's boundary rows"]
     assert records[0]["policy"] == {"base_bits": 1}
-    assert facts.by_importance(1) == pytest.approx(shares)
-    found = predicted(parts, decided_by(tmp_path / "run"), bits="sylvie")
+    shares = {int(bits): count / sum(rows.values()) for bits, count in rows.items()}
+    assert facts_of(parts).by_importance(1) == pytest.approx(shares)
+    found = predicted(parts, decided_by(tmp_path / "degrees"), bits="sylvie")
     assert found.bytes_sent.sum() == pytest.approx(mean_bytes(records), rel=0.02)
     assert "as in 2 epochs of" in found.assumes[0]
-
-
-def test_sylvie_gives_bits_by_errors(parts: Path, tmp_path: Path):
-    records = trained(parts, tmp_path / "run", 3, {"bits": "sylvie", "bits_period": 1})
+    records = trained(parts, tmp_path / "errors", 3, {"bits": "sylvie", "bits_period": 1})
     found = predicted(parts, bits="sylvie")
     assert found.bytes_sent.sum() == pytest.approx(mean_bytes(records[1:]), rel=0.1)
     assert "slows down in 0% of epochs, chosen at random, for the errors" in found.assumes[0]
@@ -139,15 +138,17 @@ def test_adaqp_as_in_a_run(parts: Path, tmp_path: Path):
     assert slower.epoch.largest()[DECISIONS] == pytest.approx(found.epoch.largest()[DECISIONS] / 100)
 
 
-def test_adaqp_without_a_run(parts: Path):
-    with PartsFile(parts) as file:
-        facts = read_facts(file, "hybrid", "mean")
+def test_policies_without_a_run_have_the_bits_of_their_rules(parts: Path):
+    facts = facts_of(parts)
     weights = tuple([(peer, np.ones_like(beta)) for peer, beta in each] for each in facts.weights)
     alike = type(facts)(facts.degrees, weights, facts.looked_at, facts.ranks)
     # Computed by hand: 4 bits take 1/3 of the time between 2 and 8 bits, and save 96 % of the variance.
     assert [alike.by_variance(weight, 1) for weight in (0.0, 0.5, 1.0)] == [{2: 1.0}, {4: 1.0}, {8: 1.0}]
     assert len(facts.by_variance(0.7, 1)) > 1
     assert predicted(parts, bits="adaqp", variance_weight=0.0).course.shares == ((2, 1.0),)  # type: ignore[union-attr]
+    for rule, bits in (("error", 2), ("corrected", 8), ("printed", 8)):
+        found = predicted(parts, bits="pipeqs", staleness="pipeqs", drift_rule=rule)
+        assert found.course.shares == ((bits, 1.0),), rule  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("staleness", "turn"), [("pipeqs", 3), ("sancus", 4)])
@@ -165,13 +166,6 @@ def test_rows_that_change_little_are_sent_in_one_of_several_epochs(
     every = predicted(parts, bits="8", staleness="pipeline")
     assert found.bytes_sent.sum() * turn == pytest.approx(every.bytes_sent.sum())
     assert found.rows_sent.sum() * turn == pytest.approx(every.rows_sent.sum())
-
-
-@pytest.mark.parametrize(("rule", "bits"), [("error", 2), ("corrected", 8), ("printed", 8)])
-def test_rows_of_pipeqs_that_change_little_have_the_bits_of_its_rule(parts: Path, rule: str, bits: int):
-    found = predicted(parts, bits="pipeqs", staleness="pipeqs", drift_rule=rule)
-    assert found.course is not None
-    assert found.course.shares == ((bits, 1.0),)
 
 
 def test_differences_have_the_bytes_of_rows(parts: Path, tmp_path: Path):
@@ -224,18 +218,16 @@ def test_what_is_assumed_is_of_the_policies_that_are_asked_for(parts: Path):
     assert predicted(parts, decided, bits="8").course is None
 
 
-@pytest.mark.parametrize(
-    ("decided", "problem"),
-    [
+def test_shares_must_add_up_to_about_1(parts: Path):
+    assert predicted(parts, Assumptions({2: 1.0005, 4: 0.0004}), bits="uniform").bytes_sent.sum() > 0
+    for decided, problem in (
         (Assumptions({2: 0.5, 4: 0.3}), "must add up to 1"),
         (Assumptions({2: float("nan")}), "must add up to 1"),
         (Assumptions(stale=1.5), "stale share must lie between 0 and 1"),
         (Assumptions(sent=-0.1), "sent share must lie between 0 and 1"),
-    ],
-)
-def test_shares_that_cannot_be(parts: Path, decided: Assumptions, problem: str):
-    with pytest.raises(HpcgnnError, match=problem):
-        predicted(parts, decided, bits="uniform")
+    ):
+        with pytest.raises(HpcgnnError, match=problem):
+            predicted(parts, decided, bits="uniform")
 
 
 def test_epochs_that_all_reuse_send_nothing_and_wait_for_nothing(parts: Path):
@@ -247,23 +239,3 @@ def test_epochs_that_all_reuse_send_nothing_and_wait_for_nothing(parts: Path):
     assert silent.epoch.mean()["wire"] == 0 < sending.epoch.mean()["wire"]
     assert silent.epoch.total < sending.epoch.total
     assert rarely.epoch.total == pytest.approx(silent.epoch.total)
-
-
-def test_shares_that_add_up_to_about_1_are_taken_as_1(parts: Path):
-    assert predicted(parts, Assumptions({2: 1.0005, 4: 0.0004}), bits="uniform").bytes_sent.sum() > 0
-
-
-def test_what_an_assignment_gathers_is_what_ranks_send():
-    assert np.dtype(np.float64).itemsize * adaqp._COLUMNS == ASSIGNMENT_GROUP_BYTES
-
-
-def test_an_exact_time_of_each_message_is_near_that_of_all_together(parts: Path):
-    with PartsFile(parts) as file:
-        about = {**MODEL, "bits": "2", "node_aware": "off", "ranks_per_node": 2}
-        apart, together = (
-            predict(model_of_profile(XEON), file, about, profile=XEON, most_messages=most) for most in (10**9, 0)
-        )
-    assert (apart.is_grouped, together.is_grouped) == (False, True)
-    assert apart.bytes_sent.tolist() == together.bytes_sent.tolist()
-    assert apart.rows_sent.tolist() == together.rows_sent.tolist()
-    assert together.epoch.total == pytest.approx(apart.epoch.total, rel=0.05)

@@ -12,7 +12,7 @@ from small_graphs import even_graph, in_parts
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.cost_model import profiles
-from hpcgnn.lab.cost_model.predict import SETS, WAYS, ways_of
+from hpcgnn.lab.cost_model.predict import SETS
 from hpcgnn.lab.report import page, study_page
 
 NODE = ("--ranks-per-node", "1", "--hidden", "16", "--layers", "2")
@@ -119,11 +119,6 @@ def test_a_table_for_people_says_what_is_assumed(files: list[Path]):
 )
 def test_bad_input(files: list[Path], args: tuple[str, ...], problem: str):
     assert problem in refusal("model", args[0], "h100-ndr", files[0], *NODE, *args[1:])
-
-
-def test_ways_differ():
-    assert len({tuple(way.values()) for way in WAYS.values()}) == len(WAYS)
-    assert list(ways_of("policies,pipeline")) == [*SETS["policies"], "pipeline"]
 
 
 # -- sources of numbers --------------------------------------------------------------------------------------------------
