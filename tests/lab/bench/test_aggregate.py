@@ -7,14 +7,14 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from command_line import refusal, said, told
-from lab.bench.contenders import NODES, WIDTH, assert_aggregated, matrix, results_of
+from command_line import refusal, told
+from lab.bench.contenders import NODES, WIDTH, matrix, results_of
 from requires import require_module
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.lab.bench import aggregate, graphs, quantize
 from hpcgnn.lab.bench.contenders import HOST
-from hpcgnn.lab.bench.measure import Entry, Place, Timing, measured
+from hpcgnn.lab.bench.measure import Entry, Place, measured
 from hpcgnn.lab.bench.names import How
 from hpcgnn.lab.bench.problem import Problem
 from hpcgnn.lab.bench.studies import Subject
@@ -40,9 +40,20 @@ def test_what_is_not_here_is_what_cannot_be_installed_everywhere():
 @pytest.mark.parametrize("contender", HERE, ids=lambda contender: contender.name)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_every_contender_computes_the_same(contender, direction):
-    if direction in contender.directions:
-        (result,) = results_of(contender, Problem(matrix(), WIDTH), direction)
-        assert_aggregated(contender, direction, result)
+    if direction not in contender.directions:
+        return
+    problem = Problem(matrix(), WIDTH)
+    (found,) = results_of(contender, problem, direction)
+    x = problem.x if direction == "forward" else problem.dz
+    named = x[problem.operand(direction)[0].indices.long()]
+    if contender.name == "ceiling.gather":
+        assert float(found.double().sum()) == pytest.approx(float(named.double().sum()), abs=1e-2)
+    elif not contender.name.startswith("ceiling"):
+        source, target = problem.edge_index if direction == "forward" else problem.edge_index.flip(0)
+        weight = problem.weight[:, None] if contender.name == "ours.weighted" else 1
+        wanted = torch.zeros(NODES, WIDTH).index_add_(0, target, x[source] * weight)
+        tolerance = 3 * (contender.tolerance or 1e-4)
+        torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance * float(wanted.abs().max()))
 
 
 @pytest.mark.slow
@@ -72,11 +83,6 @@ def test_a_process_that_dies_is_one_sentence(graph):
     entry = Entry("ours", "ours", Place(Subject.of("aggregate", graph, WIDTH), 1, warm=False))
     with pytest.raises(HpcgnnError, match=r"measures ours ended with code 1.*indices\.npy"):
         measured("small", [entry], How(1, 1))
-
-
-def test_the_median_of_rounds():
-    timing = Timing([3.0, 1.0, 2.0])
-    assert (timing.seconds, timing.spread) == (2.0, 1.0)
 
 
 def test_a_metis_part_holds_inner_edges_of_one_part(tmp_path):
@@ -148,8 +154,3 @@ def test_quantization_beside_a_copy():
 )
 def test_bad_input_is_one_sentence(arguments, sentence):
     assert sentence in refusal("bench", *arguments.split())
-
-
-@pytest.mark.parametrize("name", ["aggregate", "quantize", "gemm", "sddmm"])
-def test_help_has_an_example(name):
-    assert f"hpcgnn bench {name} --" in said("bench", name, "--help")

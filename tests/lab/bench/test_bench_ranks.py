@@ -27,6 +27,7 @@ RANKS, BITS = 3, ("32", "2")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("ranks") / "parts.h5"
     in_parts(path, random_multigraph(), RANKS)
+    assert f"hpcgnn plan {path} --strategy hybrid" in refusal("bench", "ranks", path)
     said("plan", path, "--quiet")
     return path
 
@@ -128,9 +129,3 @@ def test_an_epoch_follows_from_the_seconds_of_ranks(parts: Path) -> None:
 )
 def test_what_a_rank_alone_cannot_do_is_refused(parts: Path, options: tuple[Any, ...], sentence: str) -> None:
     assert sentence in refusal("bench", "ranks", parts, *options)
-
-
-def test_a_missing_plan_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "parts.h5"
-    in_parts(path, random_multigraph(), RANKS)
-    assert f"hpcgnn plan {path} --strategy hybrid" in refusal("bench", "ranks", path)
