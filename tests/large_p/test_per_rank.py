@@ -17,7 +17,6 @@ import small_graphs
 import torch
 
 import hpcgnn
-from hpcgnn.base.process import private_memory_bytes, seconds_since_start
 from hpcgnn.data import plan_pieces, plan_store
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.exchange import Messages
@@ -180,8 +179,3 @@ def test_what_an_object_holds():
     array = np.zeros(1000)
     assert held_bytes({"a": array, "b": array[10:], "c": [array]}) == pytest.approx(8000, abs=1000)
     assert held_bytes(lambda: array.sum()) == pytest.approx(8000, abs=1000)
-
-
-def test_the_system_tells_of_this_process():
-    assert private_memory_bytes() > 1 << 20
-    assert 0 < seconds_since_start() < 1e6
