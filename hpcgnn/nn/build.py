@@ -102,7 +102,7 @@ def build_model(
         check_whole("seed", seed)
         messages = messages or Messages(graph.world, device=graph.device)
         _check_fit(config, graph, messages, dtype, (activations, compute, int8 or Int8Config()))
-        keep_input_aggregation = _keeps_input(config, graph, keep_input_aggregation)
+        keep_input_aggregation = _keeps_input(config, graph, keep_input_aggregation, compute)
         if isinstance(graph.features, FeaturesOnDisk):
             check_features_on_disk(config, compute)
     chosen = choose_compute(graph.world, compute, dtype, graph.device)
@@ -138,7 +138,7 @@ def build_model(
     return model
 
 
-def _keeps_input(config: ModelConfig, graph: LocalGraph, asked: Literal[False, True, "auto"]) -> bool:
+def _keeps_input(config: ModelConfig, graph: LocalGraph, asked: Literal[False, True, "auto"], compute: str) -> bool:
     """Return whether the aggregation of the input is kept. Raises HpcgnnError where it is asked for in vain."""
     check_type("keep_input_aggregation", asked, bool, str)
     if isinstance(asked, str):
@@ -150,6 +150,8 @@ def _keeps_input(config: ModelConfig, graph: LocalGraph, asked: Literal[False, T
         reason = reason or "an input layer for types of nodes learns it"
     if isinstance(graph.features, Csr):
         reason = reason or "sparse features are transformed before they are aggregated"
+    if config.model == "sgc" and compute in INTEGERS:
+        reason = reason or f"--compute {compute} would compute nothing in integers"
     if asked == AUTO:
         reason = reason or ("features are on disk" if isinstance(graph.features, FeaturesOnDisk) else "")
         if reason and graph.world.rank == 0:

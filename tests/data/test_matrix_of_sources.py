@@ -343,7 +343,7 @@ def in_memory(path: Path) -> Flat:
 
 
 def on_rank(world: World, path: Path, order: str) -> Flat:
-    """What a rank has of the graph; x, y and masks by original ids, with 0 in other rows."""
+    """The graph as a rank has it; x, y and masks by original ids, with 0 in other rows."""
     graph = hpcgnn.load(path, world, any_ranks=True).reordered(order)
     assert torch.equal(torch.cat((graph.original_ids, graph.halo_ids))[graph.edge_index], graph.original_edge_index)
     assert torch.equal(

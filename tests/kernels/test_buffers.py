@@ -107,7 +107,7 @@ STEPS = st.tuples(
 @settings(deadline=None, max_examples=25)
 @given(steps=st.lists(STEPS, min_size=3, max_size=12))
 def test_no_two_tensors_share_memory_and_all_of_it_can_be_given_back(steps):
-    """Whatever parts of free memory are taken, and in whatever order they become free. drop: a tensor that ends, if any."""
+    """Any parts of free memory may be taken, and become free in any order. drop: a tensor that ends, if any."""
     pool, alive = buffers.BufferPool(), []
     for number, (rows, dtype, drop) in enumerate(steps):
         tensor = pool.empty(rows * ROWS, 4 * WIDTH, dtype)

@@ -195,7 +195,7 @@ def is_public(call: Call) -> bool:
 
 
 def complaint(call: Call, name: str, changes: dict[str, Any], kind: type[Exception]) -> str | None:
-    """What is wrong with the error that a call raises, or None."""
+    """A sentence about the error that a call raises, or None."""
     try:
         call.function(**(call.right | changes))
     except kind as error:

@@ -327,8 +327,7 @@ def shown_by(cell: Cell) -> list[str]:
         "bits": sends,
         "over": sends,
         "activations": True,
-        "compute": cell.compute != "float32"
-        and not (cell.cached and cell.model == "sgc"),  # sums that are kept are exact
+        "compute": cell.compute != "float32",
         "features": True,
         "node_aware": sends and cell.ranks > RANKS_PER_NODE,
         "rows": sends,

@@ -182,7 +182,7 @@ def accepted(folder: Path, cell: Cell) -> Cell:
 
 
 class Killed(Exception):
-    """What a kill does in a run: nothing is written after an epoch's record."""
+    """Stands for a kill of a run: nothing is written after an epoch's record."""
 
 
 @dataclass
@@ -235,7 +235,7 @@ def predicted(world: World, parts: Path, run: Path, name: str) -> torch.Tensor |
 
 
 def told(run: Path, cell: Cell) -> list[list[Any]]:
-    """What has to repeat of each epoch: all but what a resumed run sends again, if it keeps the sums of its input."""
+    """The figures of each epoch that have to repeat: all but what a resumed run sends again if it keeps sums of its input."""
     names = [name for name in REPEATED.split() if not (cell.cache_input_aggregation and name in ("bytes_sent", "bits"))]
     return [[record.get(name) for name in names] for record in lines(run)]
 

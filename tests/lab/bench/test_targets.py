@@ -132,7 +132,7 @@ def test_each_target_has_a_bound_for_what_its_study_measures(name: str) -> None:
 
 
 def test_integers_are_not_slower_where_training_takes_them() -> None:
-    """Where it takes float32, its layers are as fast as those in float32."""
+    """Layers are as fast as in float32 where training takes that."""
     study = shipped("products")
     (target,) = (
         each for each in targets.read(targets.default_path(study)) if each.where["integers"] == "multiply-adds"
