@@ -270,11 +270,6 @@ def with_an_empty_part(graph: Arrays, num_parts: int) -> np.ndarray:
     return random_parts(graph.num_nodes, num_parts, empty=num_parts - 1 if num_parts >= 3 else None)
 
 
-def without_local_edges(graph: Arrays, part: np.ndarray) -> Arrays:
-    """The graph's edges between parts (N,) only, so that no part has local edges."""
-    return with_edges(graph, part[graph.edge_index[0]] != part[graph.edge_index[1]])
-
-
 def by_target(num_nodes: int, sources: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """``(indptr, order)``: the order of edges by target and then by source, and where each target's edges begin in it."""
     counts = np.bincount(targets, minlength=num_nodes)
