@@ -33,8 +33,7 @@ from hpcgnn.world.thread_world import ThreadWorld, on_threads
 
 RANKS, WIDTH, ALLOWED = 3, 9, "nothing was refused"
 ARRAYS = small_graphs.random_multigraph(seed=5, weighted=True)
-EDGES = torch.from_numpy(ARRAYS.edge_index)
-X, WEIGHT = torch.from_numpy(ARRAYS.x), torch.from_numpy(ARRAYS.weight)
+X = torch.from_numpy(ARRAYS.x)
 
 
 def on_each_rank(path: Path, use: Callable[[LocalGraph], Any], arrays: Any = ARRAYS, ranks: int = RANKS) -> list[Any]:

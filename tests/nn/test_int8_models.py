@@ -89,6 +89,16 @@ def test_mpi_ranks_do_the_same(trained, parts, mpi_ranks, name):
     assert found[0].losses == pytest.approx(trained(how).losses, rel=1e-5)
 
 
+def test_a_nan_ends_the_training_with_float32s_sentence(parts):
+    """Rows are given to the exchange as integers, in which a NaN would not show."""
+    told = {
+        ThreadPool(2).run(programs.failure, parts(2), How("gat", compute, MessageConfig(8)))[0]
+        for compute in (FLOAT32, ALWAYS)
+    }
+    (sentence,) = told
+    assert "layer 1's boundary rows of rank 1 held NaN or infinite values in epoch 0" in sentence
+
+
 def test_a_scale_that_is_lost_is_noticed(trained, parts, monkeypatch):
     """A lost scale must make the comparison fail; otherwise it would prove nothing."""
     quantize_rows = kernels.quantize_rows

@@ -70,11 +70,6 @@ def relative(found: np.ndarray | list[float], wanted: np.ndarray | list[float]) 
     return float(np.abs(found - wanted).max() / np.abs(wanted).max())
 
 
-def everywhere(world: World, value: bool) -> bool:
-    """Return whether ``value`` is true on all ranks. Collective."""
-    return bool(world.allreduce(np.array([value], np.int64), "min")[0])
-
-
 def initial_weights(world: World, path: Path, name: str, precision: str) -> dict[str, torch.Tensor]:
     """The initial weights, which depend neither on the strategy nor on the number of ranks."""
     dtype, backend = PRECISIONS[precision]

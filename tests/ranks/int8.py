@@ -11,6 +11,7 @@ import torch
 from ranks import models, staleness
 
 import hpcgnn
+from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import StopRequest
 from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.graph.local_graph import LocalGraph
@@ -234,6 +235,21 @@ def go_on_alone(world: World, path: Path) -> list[float]:
     exact.model.load_state_dict(gave_up.model.state_dict())
     exact.optimiser.load_state_dict(gave_up.optimiser.state_dict())
     return [each.step(1)[0] for each in (gave_up, exact)]
+
+
+def failure(world: World, path: Path, how: How) -> str:
+    """The sentence that ends the first epoch on features with a NaN, before any weight has changed."""
+    graph = hpcgnn.load(path, world)
+    if world.rank == world.size - 1:
+        graph.features[3, 2] = torch.nan
+    trainer = trainer_of(graph, how)
+    state = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    try:
+        trainer.step(0)
+    except HpcgnnError as error:
+        assert all(torch.equal(state[name], value) for name, value in trainer.model.state_dict().items())
+        return str(error)
+    return "it trained on"
 
 
 def agreed_uses(world: World, path: Path) -> tuple[str, str]:

@@ -71,7 +71,7 @@ def pygs_losses(model: nn.Module) -> list[float]:
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_losses_are_those_of_one_process(tmp_path: Path, whole: bool) -> None:
-    """tests/nn/test_dictionaries.py has other models."""
+    """tests/nn/test_models_by_type.py has other models."""
     torch.manual_seed(4)
     plain = Layers(whole=whole)
     wanted = pygs_losses(copy.deepcopy(plain))
