@@ -177,11 +177,11 @@ _NUMBERS = {
 
 
 def read_masks(
-    get: Callable[[str], Any], num_nodes: int, split: int | None, where: str
+    get: Callable[[str], Any], num_nodes: int, split: int | None, where: str, *, of_type: bool = False
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """``(masks, notes)``: the masks that are there, and phrases for users about a choice that was made for them. get: returns the
     array with a name, or None. split: the number of the split from 0; without one, a mask for one split comes before those for
-    several, of which the first is taken. Raises HpcgnnError for other shapes and for a split that is not there."""
+    several, of which the first is taken. of_type: there may be none. Raises HpcgnnError for other shapes and a missing split."""
     single, several = dict[str, tuple[str, np.ndarray]](), dict[str, tuple[str, np.ndarray]]()
     for mask in MASKS:
         for name in (mask, f"{mask}s", *_NUMBERS[mask]):
@@ -189,7 +189,7 @@ def read_masks(
             if array is not None:
                 is_single = array.ndim == 1 and name != f"{mask}s"
                 (single if is_single else several).setdefault(mask, (name, array))
-    if split and not several:
+    if split and not several and (single or not of_type):
         raise _no_such(split, 1, where)
     masks, notes = {}, []
     for mask in MASKS:

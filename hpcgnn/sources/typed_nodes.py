@@ -178,6 +178,8 @@ def typed_source(
             f"{where} has {len(nodes)} types of nodes and {len(edges)} types of edges: it needs one of each"
         )
     read = [_nodes(name, get, split, f"{where}: {name}") for name, get in nodes.items()]
+    if split and not any(each.masks for each in read):
+        raise HpcgnnError(f"{where}: split={split} was given, but no type of nodes has masks")
     found = [_edges(where, [*nodes], key, get) for key, get in edges.items()]
     both = [way for each in found for way in ((each, each.reversed) if inverse else (each,))]
     return TypedSource(where, read, both, [*notes])
@@ -214,10 +216,12 @@ def _nodes(name: str, get: Get, split: int | None, where: str) -> _Nodes:
         raise HpcgnnError(f"{x.where} has shape {x.shape}, but it should have a row for each of {count:,} nodes")
     x = x if x is None or isinstance(x, SlabArray) else feature_array(x, count, where)
     y, task, classes, unknown = label_array(get("y"), count, where)
-    given, notes = read_masks(get, count, split, where)
+    given, notes = read_masks(get, count, split, where, of_type=True)
+    if given and y is None:
+        raise HpcgnnError(f"{where} has masks but no labels: masks say which labels are for training")
     masks = {name: mask_array(mask, name, count, where) for name, mask in given.items()}
     known = NodeType(name, count, 0 if x is None else x.shape[1], classes)
-    return _Nodes(known, x, y, task, unknown, masks if y is not None else {}, notes + kind_note(y))
+    return _Nodes(known, x, y, task, unknown, masks, notes + kind_note(y))
 
 
 def _task(where: str, read: list[_Nodes]) -> str:
@@ -235,8 +239,7 @@ def _edges(where: str, names: list[str], key: tuple[str, str, str], get: Get) ->
     kind = f"{where}: {source}__{relation}__{destination}"
     if unknown := {source, destination} - {*names}:
         raise HpcgnnError(f"{kind} has the type of nodes {min(unknown)!r}, which the graph does not have")
-    index, attr, weight = (get(name) for name in ("edge_index", "edge_attr", "edge_weight"))
-    split = get("edge_split")
+    index, attr, weight, split = (get(f"edge_{name}") for name in ("index", "attr", "weight", "split"))
     if index is None:
         raise HpcgnnError(f"{kind} has no edge_index")
     check_edge_index(index, f"{kind}: edge_index")

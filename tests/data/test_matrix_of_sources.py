@@ -9,6 +9,7 @@ what was drawn in plain numpy.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from matrix import Cell, cells
+from helpers import read
+from matrix import Cell, cells, seed
 from rank_pool import ThreadPool
 from source_writers import WRITERS, Graph, Key
 
@@ -101,14 +103,17 @@ def settled(cell: Cell) -> Cell:
     return cell
 
 
-CELLS = [settled(cell) for cell in cells(AXES, 128)]
+# Labels of several types of nodes, which few draws have.
+_RARE = [{"source": source, "nodes": "typed", "y": y, "masks": "splits"}
+         for source in ("npz", "pyg") for y in ("several", "reals")]  # fmt: skip
+_DEFAULTS = {name: values[0] for name, values in AXES.items()}
+_DRAWN = [*cells(AXES, 128), *(Cell(number, seed(), _DEFAULTS | rare) for number, rare in enumerate(_RARE, 10**6))]
+CELLS = [settled(cell) for cell in _DRAWN]
 
 
 def refusal_of(cell: Cell) -> str:
     """A part of the sentence with which a cell is refused; empty for one that is accepted."""
     has_own = cell.types != "none" or cell.attr != "none" or cell.nodes == "typed"
-    if cell.nodes == "typed" and cell.masks == "splits":  # because of the types without masks
-        return "split=1 was given, but there is one split, which is split 0"
     if cell.nodes == "typed" and cell.option == "undirected":
         return r"whose reverses are types of their own: apply PyG's T.ToUndirected"
     if cell.option == "self_loops" and has_own:
@@ -444,15 +449,17 @@ def test_what_goes_in_comes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         with pytest.raises(HpcgnnError, match=sentence) as refused:
             converted(cell, graph, tmp_path, path)
         assert "\n" not in str(refused.value)
-        cell = cell.changed(
-            option="none", masks="bool" if cell.nodes == "typed" and cell.masks == "splits" else cell.masks
-        )
+        cell = cell.changed(option="none")
         (tmp_path / "accepted").mkdir()
         tmp_path, path = tmp_path / "accepted", tmp_path / "accepted" / "out.h5"
-    meta = converted(cell, graph, tmp_path, path).meta
+    meta, flat_edges = converted(cell, graph, tmp_path, path).meta, changed(cell, flat(graph)).edges
     keeps_half = cell.x == "float16" and cell.option != "row_normalise"
     assert meta.x_dtype == ("float16" if keeps_half else "float32")
     assert cell.attr != "float16" or meta.edge_attr_dtype == "float16"
+    source, target, *_ = read(path)[1].T
+    assert (np.lexsort((source, target)) == np.arange(len(source))).all(), "edges are sorted by target and source"
+    there = [Counter(map(tuple, flat_edges[:, [*ends, 3]].tolist())) for ends in ((0, 1), (1, 0))]
+    assert meta.directed == (there[0] != there[1])
     names = hpcgnn.names(path) if cell.nodes == "named" else []
     looks: list[Callable[[], Flat]] = [lambda: in_memory(path), lambda: on_ranks(cell, path)]
     for look in looks:

@@ -98,10 +98,14 @@ def small_npz(folder: Path, changes: dict[str, Any]) -> str:
         ({"author/num_nodes": np.arange(2)}, "author: num_nodes should be one whole number"),
         ({"paper/num_nodes": np.array(4)}, r"paper: x has shape \(3, 5\)"),
         ({"author/y": np.array([0.5, 0.25])}, "the labels of author and paper are of different kinds"),
+        ({"author/y": None, "author/val_mask": np.ones(2, bool)}, "author has masks but no labels"),
+        ({"paper/train_mask": np.ones(3, bool)}, "paper: split=1 was given, but there is one split"),
+        ({}, "split=1 was given, but no type of nodes has masks"),
     ],
 )
 def test_wrong_types_are_named(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
-    check_refused(small_npz(tmp_path, changes), tmp_path, sentence)
+    query = "?split=1" if "split=1" in sentence else ""
+    check_refused(small_npz(tmp_path, changes) + query, tmp_path, sentence)
 
 
 @pytest.mark.parametrize("options", [{"labels": "random:3"}, {"features": "onehot"}])

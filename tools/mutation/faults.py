@@ -460,7 +460,7 @@ def dropout_does_not_scale(before, self):
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-@fault("sources.edges:_merge_equal", "data/test_edges.py")
+@fault("sources.edges:_merge_equal", "data/test_matrix_of_sources.py")
 def merged_edges_lose_weight(before, keys, values):
     """Of edges that are merged, the first one's weight is kept, and not the sum."""
     import numpy as np
