@@ -1,5 +1,8 @@
 """Functions that convert sources and read complete graph files, and write small npz files."""
 
+import contextlib
+import tracemalloc
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -46,6 +49,17 @@ def check_refused(source, folder, sentence, **options):
 def notes_of(source, folder, **options):
     """The notes of a conversion."""
     return convert(source, folder / "out.h5", ConvertOptions(force=True, **options)).notes
+
+
+@contextlib.contextmanager
+def memory_below(most):
+    """Check that Python's memory never grows by as many bytes."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
 
 
 def check_same(content, x, y, masks):

@@ -154,7 +154,8 @@ def dgl(graph: Graph, folder: Path) -> str:
         content += _numbers(_MAGIC["coo"], columns, rows)
         content += b"".join(map(_array, (*values["edge_index"], nothing))) + b"\0\0"
     content += _numbers(len(kinds), *(each["num_nodes"] for each in graph.nodes.values()))
-    of_edges = {"edge_attr": "feat", "edge_type": "etype", "edge_weight": "w"}
+    named_type = ("etype", "_TYPE")[len(edges[0][1]) % 2]  # dgl.to_homogeneous names types _TYPE
+    of_edges = {"edge_attr": "feat", "edge_type": named_type, "edge_weight": "w"}
     for stores, names in ((graph.nodes, {"x": "feat", "y": "label"}), (graph.edges, of_edges)):
         content += _numbers(len(stores)) + b"".join(_frame(values, names) for values in stores.values())
     for names in (kinds, [key[1] for key in graph.edges]):

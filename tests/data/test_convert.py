@@ -5,7 +5,6 @@ import os
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from helpers import check_refused, converted, notes_of, save
 
 from hpcgnn import HpcgnnError
@@ -45,19 +44,6 @@ def test_per_class_split(tmp_path, shared_data):
     assert sum(int(mask.sum()) for mask in masks.values()) == y.size
 
 
-def test_split_replaces_the_published_one(tmp_path):
-    source = save(tmp_path / "g.npz")
-    assert converted(source, tmp_path)[-1]["train_mask"].sum() == 3
-    assert converted(source, tmp_path, split="random:1,0,0")[-1]["train_mask"].sum() == 5
-
-
-@pytest.mark.parametrize(
-    "features", ["degree", "degree:0", "onehot:3", "random:x", "random:1,2,3", "shape:3", "degree:-1", "dense:4"]
-)
-def test_bad_features(tmp_path, features):
-    check_refused(save(tmp_path / "g.npz"), tmp_path, "is not understood: write degree:D", features=features)
-
-
 def test_normalised_rows_are_of_32_bits(tmp_path):
     """The sum of many large values in a row may exceed float16."""
     x = np.full((6, 96), 60000, np.float16)
@@ -65,25 +51,32 @@ def test_normalised_rows_are_of_32_bits(tmp_path):
     assert np.allclose(stored, 1 / 96, rtol=1e-6)
 
 
+NOT_UNDERSTOOD = {
+    "split": ("random:0.6,0.2", "random:0.6,0.5,0.2", "random:nan,0,0", "random:0.6,-0.2,0.2", "random:-0.5,1,0.5",
+              "per-class:1.5,1", "per-class:20,-1", "halves"),
+    "features": ("degree", "degree:0", "onehot:3", "random:x", "random:1,2,3", "shape:3", "degree:-1", "dense:4"),
+    "labels": ("random:0", "random", "random:1,2,3", "onehot:3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", NOT_UNDERSTOOD)
+def test_options_that_are_not_understood(tmp_path, option):
+    for value in NOT_UNDERSTOOD[option]:
+        check_refused(save(tmp_path / "g.npz"), tmp_path, "is not understood", **{option: value})
+
+
 @pytest.mark.parametrize(
-    ("changes", "split", "sentence"),
+    ("changes", "options", "sentence"),
     [
-        ({}, "random:0.6,0.2", "is not understood"),
-        ({}, "random:0.6,0.5,0.2", "is not understood"),
-        ({}, "random:nan,0,0", "is not understood"),
-        ({}, "random:0.6,-0.2,0.2", "is not understood"),
-        ({}, "random:-0.5,1,0.5", "is not understood"),
-        ({}, "per-class:1.5,1", "is not understood"),
-        ({}, "per-class:20,-1", "is not understood"),
-        ({}, "halves", "is not understood"),
-        ({}, "per-class:2,1", "class 0 has 2 labelled nodes, --split per-class:2,1 needs 3"),
-        ({}, "random:0.01,0.5,0.4", "train_mask selects no labelled node"),
-        ({"y": None, "train_mask": None, "val_mask": None, "test_mask": None}, "random:1,0,0", "has no labels"),
-        ({"y": np.ones((6, 2), np.uint8)}, "per-class:1,1", "needs one class a node"),
+        ({}, {"split": "per-class:2,1"}, "class 0 has 2 labelled nodes, --split per-class:2,1 needs 3"),
+        ({}, {"split": "random:0.01,0.5,0.4"}, "train_mask selects no labelled node"),
+        ({"y": None} | dict.fromkeys(MASKS), {"split": "random:1,0,0"}, "has no labels"),
+        ({"y": np.ones((6, 2), np.uint8)}, {"split": "per-class:1,1"}, "needs one class a node"),
+        ({}, {"labels": "random:7"}, "asks for more classes than npz:.* has nodes, 6"),
     ],
 )
-def test_bad_splits(tmp_path, changes, split, sentence):
-    check_refused(save(tmp_path / "g.npz", **changes), tmp_path, sentence, split=split)
+def test_options_that_do_not_fit_the_graph(tmp_path, changes, options, sentence):
+    check_refused(save(tmp_path / "g.npz", **changes), tmp_path, sentence, **options)
 
 
 def test_a_node_stays_where_it_is_when_other_nodes_lose_their_labels():
@@ -115,25 +108,12 @@ def test_random_labels_make_a_graph_trainable(tmp_path, monkeypatch):
     assert not np.array_equal(converted(source, tmp_path, labels="random:4,8")[-2], y)
 
 
-def test_random_labels_are_for_nodes_whose_own_labels_are_unknown_too(tmp_path):
-    y = np.where(np.arange(6)[:, None] == 1, np.nan, np.eye(2)[np.arange(6) % 2])
-    source = save(tmp_path / "g.npz", y=y)
-    check_refused(source, tmp_path, "node 1 is in train_mask but has no label")
-    *_, y, masks = converted(source, tmp_path, labels="random:3")
-    assert y.min() >= 0
+@pytest.mark.parametrize("y", [None, np.where(np.arange(6)[:, None] == 1, np.nan, np.eye(2)[np.arange(6) % 2])])
+def test_random_labels_replace_others_and_keep_masks(tmp_path, y):
+    *_, found, masks = converted(save(tmp_path / "g.npz", y=y), tmp_path, labels="random:6")
+    assert found.min() >= 0
+    assert np.unique(found).size < 6, "a class without a node is no mistake here"
     assert masks["train_mask"].tolist() == [True, True, True, False, False, False]
-
-
-def test_random_labels_replace_others_and_keep_masks(tmp_path):
-    _, _, x, y, masks = converted(save(tmp_path / "g.npz", y=None), tmp_path, labels="random:6")
-    assert np.unique(y).size < 6, "a class without a node is no mistake here"
-    assert x.shape == (6, 3)
-    assert masks["train_mask"].tolist() == [True, True, True, False, False, False]
-    for rule, sentence in (
-        ("random:7", "asks for more classes than npz:.* has nodes, 6"),
-        *((rule, "is not understood: write random:C") for rule in ("random:0", "random", "random:1,2,3", "onehot:3")),
-    ):
-        check_refused(save(tmp_path / "g.npz"), tmp_path, sentence, labels=rule)
 
 
 def test_degree_features_count_the_stored_edges(tmp_path):
@@ -155,22 +135,6 @@ def test_onehot_and_random_features(tmp_path, monkeypatch):
     assert x.shape == (6, 5)
     assert np.unique(x).size > 25
     assert not np.array_equal(x, converted(source, tmp_path, features="random:5,2")[2])
-
-
-def sparse_arrays(x):
-    return {"x": None, "x_data": x.data, "x_indices": x.indices, "x_indptr": x.indptr, "x_shape": x.shape}
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_row_normalise(tmp_path, sparse):
-    x = np.array([[1, 3, 0], [0, 0, 0], [-1, 1, 2], [0.1, 0, 0], [5, 5, 0], [1, 1, 1]], np.float32)
-    changes = sparse_arrays(sp.csr_matrix(x)) if sparse else {"x": x}
-    meta, _, stored, *_ = converted(save(tmp_path / "g.npz", **changes), tmp_path, row_normalise=True)
-    assert (meta.x_nnz is not None) == sparse
-    sums = np.abs(x).sum(1, keepdims=True)
-    assert np.allclose(stored, x / np.where(sums == 0, 1, sums))
-    nothing = save(tmp_path / "g.npz", x=None)
-    check_refused(nothing, tmp_path, "has no features, so that --row-normalise", row_normalise=True)
 
 
 def test_provenance(tmp_path):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
-import tracemalloc
 
 import numpy as np
 import pytest
 from bv_writer import Writer, delta, gamma, unary, zeta
-from helpers import check_refused, converted, notes_of, pairs, weighted
+from helpers import check_refused, converted, memory_below, notes_of, pairs, weighted
 from requires import require_module
 
 from hpcgnn.base.errors import HpcgnnError
@@ -37,6 +35,13 @@ def successors():
 
 def arcs_of(successors):
     return [(node, successor) for node, links in enumerate(successors) for successor in links]
+
+
+@pytest.fixture
+def written(tmp_path, successors):
+    """The file web.graph, with web.properties beside it."""
+    Writer().write(tmp_path / "web", successors)
+    return tmp_path / "web.graph"
 
 
 # -- WebGraph ----------------------------------------------------------------------------------------------------------
@@ -73,30 +78,10 @@ def test_bvgraph(tmp_path, successors, writer, monkeypatch):
 
 
 @pytest.mark.parametrize("left", [0, 10, 0.5, -1])
-def test_a_bvgraph_that_was_cut_short(tmp_path, successors, left):
-    Writer().write(tmp_path / "web", successors)
-    path = tmp_path / "web.graph"
-    size = path.stat().st_size
-    os.truncate(path, left % size if isinstance(left, int) else int(left * size))
-    check_refused(f"bvgraph:{path}", tmp_path, f"{path} was cut short")
-
-
-def test_a_damaged_bvgraph_ends_in_a_sentence(tmp_path, successors):
-    """If the damaged bits still form a graph, it must have another number of arcs, or ids out of range."""
-    Writer().write(tmp_path / "web", successors)
-    path, rng = tmp_path / "web.graph", np.random.default_rng(5)
-    whole = path.read_bytes()
-    refused = 0
-    for _ in range(60):
-        data = bytearray(whole)
-        for place in rng.integers(0, len(data), 3):
-            data[place] = rng.integers(0, 256)
-        path.write_bytes(data)
-        try:
-            converted(f"bvgraph:{path}", tmp_path)
-        except HpcgnnError:
-            refused += 1
-    assert refused > 40
+def test_a_bvgraph_that_was_cut_short(tmp_path, written, left):
+    size = written.stat().st_size
+    os.truncate(written, left % size if isinstance(left, int) else int(left * size))
+    check_refused(f"bvgraph:{written}", tmp_path, f"{written} was cut short")
 
 
 @pytest.mark.parametrize(
@@ -113,61 +98,65 @@ def test_a_damaged_bvgraph_ends_in_a_sentence(tmp_path, successors):
         ("version=0", "endianness=little", "not describe a big-endian BVGraph"),
     ],
 )
-def test_properties_that_do_not_fit(tmp_path, successors, old, new, sentence):
-    Writer().write(tmp_path / "web", successors)
-    path = tmp_path / "web.properties"
+def test_properties_that_do_not_fit(tmp_path, written, old, new, sentence):
+    path = written.with_suffix(".properties")
     path.write_text(path.read_text().replace(old, new))
     check_refused(f"bvgraph:{tmp_path / 'web'}", tmp_path, sentence)
 
 
-def test_a_bvgraph_is_two_files(tmp_path, successors):
-    check_refused(f"bvgraph:{tmp_path / 'web'}", tmp_path, "web.graph does not exist")
-    Writer().write(tmp_path / "web", successors)
+def test_a_bvgraph_is_two_files(tmp_path, written, successors):
     for suffix in (".graph", ".properties"):
         assert pairs(converted(f"bvgraph:{tmp_path / 'web'}{suffix}", tmp_path)[1]) == arcs_of(successors)
-    (tmp_path / "web.properties").unlink()
-    check_refused(f"bvgraph:{tmp_path / 'web'}", tmp_path, "web.properties does not exist")
+    for suffix in (".properties", ".graph"):
+        written.with_suffix(suffix).unlink()
+        check_refused(f"bvgraph:{tmp_path / 'web'}", tmp_path, f"web{suffix} does not exist")
+
+
+def test_a_damaged_bvgraph_ends_in_a_sentence(tmp_path, written):
+    """If the damaged bits still form a graph, it must have another number of arcs, or ids out of range."""
+    path, rng = written, np.random.default_rng(5)
+    whole = path.read_bytes()
+    refused = 0
+    for _ in range(60):
+        data = bytearray(whole)
+        for place in rng.integers(0, len(data), 3):
+            data[place] = rng.integers(0, 256)
+        path.write_bytes(data)
+        try:
+            converted(f"bvgraph:{path}", tmp_path)
+        except HpcgnnError:
+            refused += 1
+    assert refused > 40
 
 
 # -- binary pairs ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def arcs():
-    """(E, 2) int64."""
-    return np.random.default_rng(1).integers(0, NODES, (5000, 2))
+ARCS = np.random.default_rng(1).integers(0, NODES, (2000, 2))
 
 
-def test_binary_pairs_that_are_wrong(tmp_path, arcs):
-    path = tmp_path / "edges.bin"
+def test_binary_pairs_that_are_wrong(tmp_path):
+    path, arcs = tmp_path / "edges.bin", ARCS.copy()
     arcs.tofile(path)
-    os.truncate(path, 16 * 4321 + 5)
-    check_refused(f"binedges:{path}", tmp_path, f"{path} was cut short.* ends at byte 69,141, 5 bytes into edge 4,321")
+    os.truncate(path, 16 * 1321 + 5)
+    check_refused(f"binedges:{path}", tmp_path, f"{path} was cut short.* ends at byte 21,141, 5 bytes into edge 1,321")
     os.truncate(path, 0)
     check_refused(f"binedges:{path}", tmp_path, "holds no edges")
     arcs[77, 1] = -4
     arcs.tofile(path)
     check_refused(f"binedges:{path}", tmp_path, f"edge 77 is {arcs[77, 0]} -> -4")
     check_refused(f"binedges:{path}?dtype=int16", tmp_path, "dtype=int16 should be one of int32, int64, uint32")
+    np.array([[0, 1], [1, 2]], np.int32).tofile(path)
+    told = r"read as int64, has node id 8,589,934,593: name another type with .dtype=int32"
+    check_refused(f"binedges:{path}", tmp_path, told)
 
 
 def test_memory_does_not_grow_with_binary_pairs(tmp_path):
     path = tmp_path / "edges.bin"
     (np.arange(6_000_000, dtype=np.int64) % 1_000_000).tofile(path)
-    tracemalloc.start()
-    try:
+    with memory_below(24_000_000):  # half of the file
         source = open_source(f"binedges:{path}", tmp_path)
         assert sum(chunk.src.size for chunk in source.edges(1 << 16)) == 3_000_000
-        assert tracemalloc.get_traced_memory()[1] < 24_000_000, "half of the file"
-    finally:
-        tracemalloc.stop()
-
-
-def test_pairs_of_another_type_are_told_with_the_type(tmp_path):
-    np.array([[0, 1], [1, 2]], np.int32).tofile(tmp_path / "edges")
-    source = f"binedges:{tmp_path / 'edges'}"
-    check_refused(source, tmp_path, r"read as int64, has node id 8,589,934,593: name another type with .dtype=int32")
-    assert pairs(converted(f"{source}?dtype=int32", tmp_path)[1]) == [(0, 1), (1, 2)]
 
 
 # -- Parquet -----------------------------------------------------------------------------------------------------------
@@ -181,51 +170,43 @@ def write_parquet(path, columns, **options):
     return f"parquet:{path}"
 
 
-def test_parquet_with_other_names(tmp_path, arcs):
-    columns = {"page": arcs[:, 0], "link": arcs[:, 1], "strength": np.ones(5000, np.int8)}
-    source = write_parquet(tmp_path / "edges.parquet", columns)
-    check_refused(
-        source, tmp_path, "has no column for the source, such as source; it has page, link, strength: name it"
-    )
-    meta, edges, *_ = converted(f"{source}?source=page&target=link&weight=strength&nodes=999", tmp_path)
-    assert (meta.num_nodes, meta.weighted) == (999, True)
-    assert pairs(edges) == pairs(arcs)
-    source = write_parquet(tmp_path / "named.parquet", {"time": arcs[:, 0], "to": arcs[:, 1], "src": arcs[:, 0]})
-    assert pairs(converted(source, tmp_path)[1]) == pairs(arcs)
-    columns = "named.parquet: column 'to' is the target, column 'src' is the source; not read: column 'time'$"
-    assert re.search(columns, notes_of(source, tmp_path)[0])
+SRC, DST, ONES = ARCS[:, 0], ARCS[:, 1], np.ones(len(ARCS))
+COLUMNS = [
+    ({"page": SRC, "link": DST, "strength": ONES.astype(np.int8)}, "?source=page&target=link&weight=strength", 1, "page"),
+    ({"time": SRC, "to": DST, "src": SRC}, "", None,
+     "column 'to' is the target, column 'src' is the source; not read: column 'time'"),
+    # Names are compared exactly before they are compared without their case.
+    ({"Source": DST, "source": SRC, "u": DST, "Target": DST, "W": 2 * ONES, "w": ONES}, "", 1, "not read"),
+    ({"source": SRC, "target": DST, "w": ["word"] * len(ARCS)}, "", None, "not read: column 'w'"),
+]  # fmt: skip
 
 
-def test_the_names_of_parquet_columns_are_compared_exactly_first(tmp_path, arcs):
-    ones = np.ones(5000)
-    columns = {
-        "Source": arcs[:, 1],
-        "source": arcs[:, 0],
-        "u": arcs[:, 1],
-        "Target": arcs[:, 1],
-        "W": 2 * ones,
-        "w": ones,
-    }
-    _, edges, *_ = converted(write_parquet(tmp_path / "edges.parquet", columns), tmp_path)
-    assert weighted(edges) == weighted(np.column_stack([arcs, ones]))
-    columns = {"source": arcs[:, 0], "target": arcs[:, 1], "w": ["word"] * 5000}
-    source = write_parquet(tmp_path / "edges.parquet", columns)
-    assert notes_of(source, tmp_path)[0].endswith("not read: column 'w'")
-    check_refused(
-        f"{source}?weight=w", tmp_path, "column w is of string, but it should be of whole numbers or of float32"
-    )
-    check_refused(
-        f"{source}?source=source&target=source", tmp_path, "one column cannot be two of source, target, weight"
-    )
+@pytest.mark.parametrize(("columns", "options", "weight", "told"), COLUMNS)
+def test_what_each_column_of_parquet_is_taken_for(tmp_path, columns, options, weight, told):
+    source = write_parquet(tmp_path / "edges.parquet", columns) + options
+    assert told in notes_of(source, tmp_path)[0]
+    edges = converted(source, tmp_path)[1]
+    assert weighted(edges) == sorted((*pair, *([weight] if weight else ())) for pair in ARCS.tolist())
 
 
-def test_parquet_that_is_wrong(tmp_path, arcs):
+@pytest.mark.parametrize(
+    ("columns", "options", "sentence"),
+    [
+        ({"page": SRC, "link": DST}, "", "has no column for the source, such as source; it has page, link: name it"),
+        ({"src": SRC, "dst": DST.astype(float)}, "", "column dst is of double, but it should be of whole numbers"),
+        ({"src": [*SRC[1:].tolist(), None], "dst": DST}, "", "column src has empty values in row group 2"),
+        ({"src": SRC, "dst": DST, "w": ["word"] * len(ARCS)}, "?weight=w",
+         "column w is of string, but it should be of whole numbers or of float32"),
+        ({"src": SRC, "dst": DST}, "?source=src&target=src", "one column cannot be two of source, target, weight"),
+    ],
+)  # fmt: skip
+def test_columns_of_parquet_that_are_wrong(tmp_path, columns, options, sentence):
+    check_refused(write_parquet(tmp_path / "edges.parquet", columns) + options, tmp_path, sentence)
+
+
+def test_damaged_parquet(tmp_path):
     path = tmp_path / "edges.parquet"
-    source = write_parquet(path, {"src": arcs[:, 0], "dst": arcs[:, 1].astype(float)})
-    check_refused(source, tmp_path, "column dst is of double, but it should be of whole numbers")
-    write_parquet(path, {"src": [*arcs[1:, 0].tolist(), None], "dst": arcs[:, 1]})
-    check_refused(source, tmp_path, "column src has empty values in row group 7")
-    write_parquet(path, {"src": arcs[:, 0], "dst": arcs[:, 1]}, compression="snappy")
+    source = write_parquet(path, {"src": SRC, "dst": DST}, compression="snappy")
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
     check_refused(source, tmp_path, f"{path} cannot be read as Parquet at its footer")

@@ -172,8 +172,10 @@ def test_features_of_edges_of_ogb(tmp_path):
     } == wanted
 
 
-def write_split(base, kind, **sets):
-    """OGB's files of a split of links."""
+def write_links(base, kind, tables, **sets):
+    """OGB's files of a graph, whose links have a split."""
+    for name, rows in tables.items():
+        write_csv(base / "raw" / f"{name}.csv.gz", rows)
     (base / "split" / kind).mkdir(parents=True)
     (base / "processed").mkdir()
     (base / "RELEASE_v1.txt").touch()
@@ -198,49 +200,33 @@ def test_links_of_ogb_keep_their_sets(tmp_path):
     """The layouts of ogbl-wikikg2, with one kind of nodes, of ogbl-collab, with weights and both directions, and of
     ogbl-biokg, with several kinds of nodes."""
     require_module("ogb")
-    base = tmp_path / "ogbl_wikikg2"
     tables = {"edge": [(0, 1), (2, 3), (3, 0)], "edge_reltype": [[1], [0], [2]]}
-    for name, rows in (tables | {"num-node-list": [[5]], "num-edge-list": [[3]]}).items():
-        write_csv(base / "raw" / f"{name}.csv.gz", rows)
-    held_out = {
-        "valid": {"head": [4], "relation": [2], "tail": [1]},
-        "test": {"head": [1, 0], "relation": [0, 1], "tail": [4, 2]},
-    }
-    write_split(base, "time", **held_out)
+    tables |= {"num-node-list": [[5]], "num-edge-list": [[3]]}
+    valid = {"head": [4], "relation": [2], "tail": [1]}
+    test = {"head": [1, 0], "relation": [0, 1], "tail": [4, 2]}
+    write_links(tmp_path / "ogbl_wikikg2", "time", tables, valid=valid, test=test)
     meta, *_ = converted(f"ogb:ogbl-wikikg2?root={tmp_path}", tmp_path)
     assert (meta.num_nodes, meta.num_edge_types) == (5, 3)
     wanted = [(0, 1, 1, 1, 0), (0, 2, 1, 1, 2), (1, 4, 0, 1, 2), (2, 3, 0, 1, 0), (3, 0, 2, 1, 0), (4, 1, 2, 1, 1)]
     assert links_of_sets(tmp_path / "out.h5") == wanted
 
-    base = tmp_path / "ogbl_collab"
-    tables = {
-        "edge": [(0, 1)],
-        "edge_weight": [[3]],
-        "edge_year": [[1999]],
-        "num-node-list": [[3]],
-        "num-edge-list": [[1]],
-    }
-    for name, rows in (tables | {"node-feat": [[1.0], [2.0], [3.0]]}).items():
-        write_csv(base / "raw" / f"{name}.csv.gz", rows)
-    write_split(base, "time", valid={"edge": [[1, 2]], "weight": [2]}, test={"edge": [[2, 0]], "weight": [4]})
+    tables = {"edge": [(0, 1)], "edge_weight": [[3]], "edge_year": [[1999]], "node-feat": [[1.0], [2.0], [3.0]]}
+    tables |= {"num-node-list": [[3]], "num-edge-list": [[1]]}
+    sets = {"valid": {"edge": [[1, 2]], "weight": [2]}, "test": {"edge": [[2, 0]], "weight": [4]}}
+    write_links(tmp_path / "ogbl_collab", "time", tables, **sets)
     converted(f"ogb:ogbl-collab?root={tmp_path}", tmp_path)
     wanted = [(0, 1, 0, 3, 0), (0, 2, 0, 4, 3), (1, 0, 0, 3, 0), (1, 2, 0, 2, 1), (2, 0, 0, 4, 2), (2, 1, 0, 2, 3)]
     assert links_of_sets(tmp_path / "out.h5") == wanted
 
-    raw = tmp_path / "ogbl_biokg" / "raw"
-    write_csv(raw / "num-node-dict.csv.gz", [("protein", "disease"), (3, 2)])
-    write_csv(
-        raw / "triplet-type-list.csv.gz", [("protein", "protein-protein", "protein"), ("disease", "of", "protein")]
-    )
-    for folder, edge, kind in (
-        ("protein___protein-protein___protein", (0, 2), 4),
-        ("disease___of___protein", (1, 2), 3),
-    ):
-        for name, rows in {"edge": [edge], "edge_reltype": [[kind]], "num-edge-list": [[1]]}.items():
-            write_csv(raw / "relations" / folder / f"{name}.csv.gz", rows)
+    keys = {("protein", "protein-protein", "protein"): ((0, 2), 4), ("disease", "of", "protein"): ((1, 2), 3)}
+    tables = {"num-node-dict": [("protein", "disease"), (3, 2)], "triplet-type-list": keys}
+    for key, (edge, kind) in keys.items():
+        there = f"relations/{'___'.join(key)}"
+        tables |= {f"{there}/edge": [edge], f"{there}/edge_reltype": [[kind]], f"{there}/num-edge-list": [[1]]}
     kinds = {"head_type": ["disease", "protein"], "tail_type": ["protein", "protein"]}
     links = {"head": [0, 1], "relation": [3, 4], "tail": [1, 0]} | kinds
-    write_split(raw.parent, "random", valid=links, test={name: each[:1] for name, each in links.items()})
+    test = {name: each[:1] for name, each in links.items()}
+    write_links(tmp_path / "ogbl_biokg", "random", tables, valid=links, test=test)
     meta, *_ = converted(f"ogb:ogbl-biokg?root={tmp_path}", tmp_path)
     assert [(each.name, each.count) for each in meta.node_types] == [("disease", 2), ("protein", 3)]
     assert meta.edge_type_names == [("disease", "of", "protein"), ("protein", "protein-protein", "protein")]

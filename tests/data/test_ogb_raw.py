@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
-import tracemalloc
 import warnings
 import zipfile
 
@@ -13,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from helpers import RunsCode, check_refused, check_same, converted, pairs
+from helpers import RunsCode, check_refused, check_same, converted, memory_below, pairs
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
@@ -108,61 +107,52 @@ def test_papers100m_from_its_raw_files(tmp_path, compressed):
 
 
 @pytest.mark.usefixtures("small_slabs")
-def test_mag240m_keeps_its_16_bits(tmp_path):
-    folder = mag(tmp_path)
-    meta, edges, *_ = content = converted(MAG.format(folder), tmp_path)
-    assert (meta.num_nodes, meta.x_dtype) == (NODES, "float16")
-    with h5py.File(tmp_path / "out.h5") as file:
-        assert file["nodes/x"].dtype == np.float16
-    assert pairs(edges) == pairs(DATA.edges.T)
-    x, y = DATA.x.astype(np.float16).astype(np.float32), DATA.y.copy()
+def test_mag240m_keeps_its_16_bits_with_and_without_its_types(tmp_path):
+    source, y = MAG.format(mag(tmp_path)), DATA.y.copy()
     y[DATA.split["test"]] = -1  # nodes whose labels are held back test nothing
-    check_same(content, x, y, DATA.masks | {"test_mask": np.zeros(NODES, bool)})
-
-
-@pytest.mark.usefixtures("small_slabs")
-def test_mag240m_with_its_types(tmp_path):
-    source = MAG.format(mag(tmp_path)) + "&types=yes"
-    convert_module.convert(source, tmp_path / "g.h5")
-    found = hpcgnn.to_pyg(tmp_path / "g.h5")
+    x, masks = DATA.x.astype(np.float16), DATA.masks | {"test_mask": np.zeros(NODES, bool)}
+    meta, edges, *_ = content = converted(source, tmp_path)
+    assert (meta.num_nodes, meta.x_dtype) == (NODES, "float16")
+    assert pairs(edges) == pairs(DATA.edges.T)
+    check_same(content, x.astype(np.float32), y, masks)
+    converted(f"{source}&types=yes&inverse=yes", tmp_path)
+    found, wanted = hpcgnn.to_pyg(tmp_path / "out.h5"), DATA.others | {("paper", "cites", "paper"): DATA.edges}
+    wanted |= {(key[2], f"rev_{key[1]}", key[0]): edges[::-1] for key, edges in wanted.items()}
     assert {name: found[name].num_nodes for name in found.node_types} == {"paper": NODES, "author": 7, "institution": 2}
-    wanted = DATA.others | {("paper", "cites", "paper"): DATA.edges}
     assert {key: pairs(found[key].edge_index.T.numpy()) for key in found.edge_types} == {
         key: pairs(edges.T) for key, edges in wanted.items()
     }
     paper = found["paper"]
-    assert np.array_equal(paper.x, DATA.x.astype(np.float16))
-    y = DATA.y.copy()
-    y[DATA.split["test"]] = -1  # nodes whose labels are held back test nothing
-    assert np.array_equal(paper.y, y)
-    for mask, name in (("train_mask", "train"), ("val_mask", "valid")):
-        assert np.flatnonzero(paper[mask]).tolist() == sorted(DATA.split[name])
-    assert not paper.test_mask.any()
-    with h5py.File(tmp_path / "g.h5") as file:
+    check_same((None, None, paper.x, paper.y, paper), x, y, masks)
+    with h5py.File(tmp_path / "out.h5") as file:
         assert (file["nodes/x_data"].dtype, file["nodes/x_data"].shape) == (np.float16, (NODES * COLUMNS,))
-    convert_module.convert(source + "&inverse=yes", tmp_path / "both.h5")
-    both = hpcgnn.to_pyg(tmp_path / "both.h5")
-    assert pairs(both["paper", "rev_writes", "author"].edge_index.T.numpy()) == pairs(
-        DATA.others["author", "writes", "paper"][::-1].T
-    )
+
+
+NOWHERE = dict.fromkeys(("train", "valid", "test"), np.array([NODES]))
+WRITES, TYPES = "processed/author___writes___paper/edge_index.npy", "&types=yes"
 
 
 @pytest.mark.parametrize(
-    ("path", "content", "sentence"),
+    ("query", "path", "content", "sentence"),
     [
-        ("processed/author___writes___paper/edge_index.npy", np.array([[0], [NODES]]),
+        (TYPES, WRITES, np.array([[0], [NODES]]),
          f"author__writes__paper: edge_index has node {NODES}, but the ids of paper run from 0 to {NODES - 1}"),
-        ("processed/author___writes___paper/edge_index.npy", np.zeros((1, 4), int), r"int64 of shape \(1, 4\)"),
-        ("processed/paper/node_feat.npy", np.ones((9, 2), np.float16), "a row for each of 500 nodes"),
-        ("processed/paper/node_label.npy", np.ones(9, np.float32), r"paper: y is float32 of shape \(9,\)"),
-        ("meta.pt", {"paper": NODES, "institution": 2}, "does not have the number of authors under 'author'"),
-        ("split_dict.pt", dict.fromkeys(("train", "valid", "test"), np.array([NODES])), f"train_mask has node {NODES}"),
+        (TYPES, WRITES, np.zeros((1, 4), int), r"int64 of shape \(1, 4\)"),
+        (TYPES, "processed/paper/node_feat.npy", np.ones((9, 2), np.float16), "a row for each of 500 nodes"),
+        (TYPES, "processed/paper/node_label.npy", np.ones(9, np.float32), r"paper: y is float32 of shape \(9,\)"),
+        (TYPES, "meta.pt", {"paper": NODES, "institution": 2}, "does not have the number of authors under 'author'"),
+        (TYPES, "split_dict.pt", NOWHERE, f"train_mask has node {NODES}"),
+        ("", "meta.pt", {"paper": NODES + 1}, f"a row for each of {NODES + 1} nodes"),
+        ("", "split_dict.pt", {"train": np.array([NODES])}, "'valid'"),
+        ("", "split_dict.pt", NOWHERE, f"train_mask has node {NODES}, but node ids run from 0 to {NODES - 1}"),
     ],
 )  # fmt: skip
-def test_wrong_files_of_typed_mag240m(tmp_path, path, content, sentence):
+def test_wrong_files_of_mag240m(tmp_path, query, path, content, sentence):
+    source = MAG.format(tmp_path) + query
+    check_refused(source, tmp_path, r"\?root=DIR")
     folder = mag(tmp_path)
     torch.save(content, folder / path) if path.endswith("pt") else np.save(folder / path, content)
-    check_refused(MAG.format(tmp_path) + "&types=yes", tmp_path, sentence)
+    check_refused(source, tmp_path, sentence)
 
 
 @pytest.mark.slow
@@ -176,27 +166,13 @@ def test_memory_of_typed_mag240m_follows_the_labels_only(tmp_path):
     np.save(folder / "processed" / "author___writes___paper" / "edge_index.npy", edges)
     del edges
     source_text = MAG.format(tmp_path) + "&types=yes"
-    tracemalloc.start()
-    try:
+    with memory_below(8_000_000 + 2 * 8 * papers):
         source, step = open_source(source_text, tmp_path), 5_000
         assert sum(chunk.src.size for chunk in source.edges(1 << 16)) == 2_000_000 + 9 + EDGES
         for first in range(0, papers, step):
             assert source.features(first, first + step).shape == (step, 320)
         for first in range(0, papers + authors, step):
             assert source.labels(first, first + step).size == len(source.masks(first, first + step)["train_mask"])
-        assert tracemalloc.get_traced_memory()[1] < 8_000_000 + 2 * 8 * papers
-    finally:
-        tracemalloc.stop()
-
-
-def test_slabs_of_an_archive_are_read_in_any_order(tmp_path):
-    values = np.arange(40_000).reshape(2, -1)
-    for name, save in (("stored", np.savez), ("deflated", np.savez_compressed)):
-        save(tmp_path / f"{name}.npz", other=np.zeros(3), values=values)
-        array = slabs.open_member(tmp_path / f"{name}.npz", "values", num_readers=2)
-        for first, last in ((0, 5), (19_000, 20_000), (7, 9_000), (7, 7)):
-            assert np.array_equal(array.columns(first, last), values[:, first:last])
-        assert np.array_equal(array.rows(1, 2), values[1:])
 
 
 @pytest.mark.slow
@@ -210,13 +186,9 @@ def test_memory_does_not_grow_with_the_files(tmp_path, compressed):
     save(folder / "raw" / "node-label.npz", node_label=np.arange(rows) % CLASSES)
     del x, edges
     source = open_source(PAPERS.format(tmp_path), tmp_path)
-    tracemalloc.start()
-    try:
+    with memory_below(8_000_000):
         assert sum(chunk.src.size for chunk in source.edges(1 << 16)) == 2_000_000
         assert sum(source.features(first, first + 50_000).shape[0] for first in range(0, rows, 50_000)) == rows
-        assert tracemalloc.get_traced_memory()[1] < 8_000_000
-    finally:
-        tracemalloc.stop()
 
 
 # -- files that were cut short, and others -----------------------------------------------------------------------------
@@ -257,26 +229,6 @@ def test_a_pickle_runs_nothing(tmp_path):
         check_refused(MAG.format(tmp_path), tmp_path, str(path))
 
 
-def test_what_does_not_fit_together_is_refused(tmp_path):
-    source = MAG.format(tmp_path)
-    check_refused(source, tmp_path, r"\?root=DIR")
-    folder = mag(tmp_path)
-    nowhere = np.array([NODES])
-    for name, content, words in (
-        ("meta.pt", {"paper": NODES + 1}, f"a row for each of {NODES + 1} nodes"),
-        ("split_dict.pt", {"train": nowhere}, "'valid'"),
-        (
-            "split_dict.pt",
-            dict.fromkeys(("train", "valid", "test"), nowhere),
-            f"train_mask has node {NODES}, but node ids run from 0 to {NODES - 1}",
-        ),
-    ):
-        whole = (folder / name).read_bytes()
-        torch.save(content, folder / name)
-        check_refused(source, tmp_path, words)
-        (folder / name).write_bytes(whole)
-
-
 @pytest.mark.parametrize("place", ["a pipe", "an endless device"])
 @pytest.mark.parametrize(
     ("write", "source", "name"),
@@ -295,10 +247,8 @@ def test_what_is_no_file_is_not_waited_for(tmp_path, write, source, name, place)
 def test_a_split_of_more_lines_than_nodes_is_not_read(tmp_path):
     path = papers(tmp_path) / "split" / "time" / "train.csv.gz"
     path.write_bytes(gzip.compress(b"1\n" * (16 << 20)))
-    tracemalloc.start()
-    check_refused(PAPERS.format(tmp_path), tmp_path, "it has more numbers than there are nodes, 500")
-    assert tracemalloc.get_traced_memory()[1] < 4 << 20
-    tracemalloc.stop()
+    with memory_below(4 << 20):
+        check_refused(PAPERS.format(tmp_path), tmp_path, "it has more numbers than there are nodes, 500")
 
 
 def test_a_header_that_python_cannot_parse(tmp_path):
@@ -310,16 +260,21 @@ def test_a_header_that_python_cannot_parse(tmp_path):
     check_refused(MAG.format(tmp_path), tmp_path, f"{path} cannot be read as npy")
 
 
-@pytest.mark.parametrize(
-    "values", [np.asfortranarray(np.ones((3, 2))), np.ones(3, complex)], ids=["columns", "complex"]
-)
-def test_arrays_of_another_order_or_type_are_refused(tmp_path, values):
-    np.save(tmp_path / "array.npy", values)
-    np.savez(tmp_path / "arrays.npz", array=values)
-    with pytest.raises(HpcgnnError, match="should be numbers in C order"):
-        slabs.open_npy(tmp_path / "array.npy")
-    with pytest.raises(HpcgnnError, match="should be numbers in C order"):
-        slabs.open_member(tmp_path / "arrays.npz", "array")
+# -- arrays in archives ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_slabs_of_an_archive_are_read_in_any_order(tmp_path, save):
+    values = np.arange(40_000).reshape(2, -1)
+    wrong = {"columns": np.asfortranarray(np.ones((3, 2))), "complex": np.ones(3, complex)}
+    save(tmp_path / "a.npz", values=values, **wrong)
+    array = slabs.open_member(tmp_path / "a.npz", "values", num_readers=2)
+    for first, last in ((0, 5), (19_000, 20_000), (7, 9_000), (7, 7)):
+        assert np.array_equal(array.columns(first, last), values[:, first:last])
+    assert np.array_equal(array.rows(1, 2), values[1:])
+    for name in wrong:
+        with pytest.raises(HpcgnnError, match="should be numbers in C order"):
+            slabs.open_member(tmp_path / "a.npz", name)
 
 
 def test_a_disk_that_fails_while_an_archive_is_opened_is_a_sentence(tmp_path, monkeypatch):

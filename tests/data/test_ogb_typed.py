@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import check_refused
+from helpers import check_refused, memory_below
 from requires import require_module
 from source_writers import Graph, ogb_tables, write_csv
 
@@ -103,11 +102,7 @@ def test_memory_does_not_grow_with_the_tables(tmp_path: Path, monkeypatch: pytes
     raw = tmp_path / "ogbn_mag" / "raw"
     write_csv(raw / FEATURES, [[0] * 32] * papers)
     write_csv(raw / "relations" / "paper___cites___paper" / "edge.csv.gz", np.arange(500_000).reshape(-1, 2) % papers)
-    tracemalloc.start()
-    try:
+    with memory_below(3_000_000):
         source = open_source(MAG.format(tmp_path), tmp_path)
         assert sum(chunk.src.size for chunk in source.edges(1 << 12)) == 250_000 + 3 * 70
         assert sum(source.features(first, first + 1000).shape[0] for first in range(39, papers, 1000)) == papers
-        assert tracemalloc.get_traced_memory()[1] < 3_000_000
-    finally:
-        tracemalloc.stop()
