@@ -22,28 +22,16 @@ class _Frame(dict[str, torch.Tensor]):
         super().__setitem__(name, values)
 
 
-class DGLGraph:
-    def __init__(self, source: torch.Tensor, destination: torch.Tensor, num_nodes: int) -> None:
-        assert source.shape == destination.shape
-        assert source.dtype == destination.dtype == torch.int64
-        self._edges, self._nodes = (source, destination), num_nodes
-        self.ndata, self.edata = _Frame(num_nodes), _Frame(len(source))
-
-    def edges(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._edges
-
-    def num_nodes(self) -> int:
-        return self._nodes
-
-
 class _Types(dict[Any, SimpleNamespace]):
     """Values by type, ``graph.edges[TYPE].data``; called as ``graph.edges(etype=TYPE)``, both ends of its edges."""
 
-    def __call__(self, *, etype: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return self[etype].ends
+    def __call__(self, *, etype: Any = None) -> tuple[torch.Tensor, torch.Tensor]:
+        return (self[etype] if etype else next(iter(self.values()))).ends
 
 
-class DGLHeteroGraph:
+class DGLGraph:
+    """A graph with types, which has ``ndata`` and ``edata`` if there is one of each."""
+
     def __init__(self, data: dict[Any, tuple[torch.Tensor, torch.Tensor]], counts: dict[str, int]) -> None:
         self.canonical_etypes, self.ntypes, self._counts = sorted(data), sorted(counts), counts
         self.nodes = _Types({name: SimpleNamespace(data=_Frame(count)) for name, count in counts.items()})
@@ -53,15 +41,16 @@ class DGLHeteroGraph:
             for ids, end in ((source, key[0]), (destination, key[2])):
                 assert not len(ids) or 0 <= int(ids.min()) <= int(ids.max()) < counts[end]
             self.edges[key] = SimpleNamespace(data=_Frame(len(source)), ends=(source, destination))
+        if len(data) == len(counts) == 1:
+            self.ndata, self.edata = (next(iter(each.values())).data for each in (self.nodes, self.edges))
 
-    def num_nodes(self, ntype: str) -> int:
+    def num_nodes(self, ntype: str = "_N") -> int:
         return self._counts[ntype]
 
 
 def module() -> Any:
     """A module for ``import dgl``."""
     dgl = ModuleType("dgl")
-    dgl.DGLGraph = DGLGraph  # type: ignore[attr-defined]
-    dgl.graph = lambda data, *, num_nodes=None: DGLGraph(*data, num_nodes=num_nodes)  # type: ignore[attr-defined]
-    dgl.heterograph = lambda data, num_nodes_dict: DGLHeteroGraph(data, num_nodes_dict)  # type: ignore[attr-defined]
+    dgl.graph = lambda data, *, num_nodes: DGLGraph({("_N", "_E", "_N"): data}, {"_N": num_nodes})  # type: ignore[attr-defined]
+    dgl.heterograph = lambda data, num_nodes_dict: DGLGraph(data, num_nodes_dict)  # type: ignore[attr-defined]
     return dgl

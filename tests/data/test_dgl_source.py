@@ -10,7 +10,7 @@ import dgl_standin
 import numpy as np
 import pytest
 import torch
-from helpers import check_refused, check_same, converted, notes_of, pairs, read, weighted
+from helpers import check_refused, converted, notes_of, pairs, weighted
 from requires import EVERYTHING
 
 import hpcgnn
@@ -41,28 +41,6 @@ def test_what_dgl_saved_is_in_the_file(tmp_path, name, split):
     assert (meta.num_nodes, meta.weighted) == (10, True)
 
 
-def test_types_and_features_of_edges_that_dgl_saved(tmp_path, monkeypatch):
-    """``dgl.to_homogeneous`` names types _TYPE; features of edges are usually named feat."""
-    graph = DglReader(file("coo")).graph(0)
-    kinds, feat = np.arange(30) % 3, np.arange(60).reshape(30, 2) / 4
-    graph.edges[0].values.update(_TYPE=kinds, feat=feat, other=kinds)
-    monkeypatch.setattr(DglReader, "graph", lambda *_: graph)
-    converted(f"dgl:{file('coo')}", tmp_path)
-    found = hpcgnn.to_pyg(tmp_path / "out.h5")
-    numbers = found.edge_weight.int().numpy() - 1  # weight w of edge k is k + 1
-    assert np.array_equal(found.edge_type, kinds[numbers])
-    assert np.array_equal(found.edge_attr, feat[numbers])
-    converted(f"dgl:{file('coo')}?type=other&attr=ends", tmp_path)
-    assert np.array_equal(hpcgnn.to_pyg(tmp_path / "out.h5").edge_attr, graph.edges[0].values["ends"][numbers])
-    check_refused(f"dgl:{file('coo')}?type=feat", tmp_path, "edge_type is float64 of shape .30, 2., but it should be")
-
-
-def test_what_dgl_saved_and_is_not_read_is_told(tmp_path):
-    split, unread = notes_of(f"dgl:{file('coo')}", tmp_path)
-    assert "train_mask holds 2 splits, of which split 0 is taken: choose another with ?split=K" in split
-    assert unread == f"{file('coo')}: values that are not read: ends (of edges)"
-
-
 def test_one_of_several_graphs_and_types_that_numpy_has_not(tmp_path):
     values = {"half": np.arange(8).reshape(4, 2), "brain": [[1], [-2.5], [3], [2**20]], "double": [[0], [1], [2], [3]]}
     for name, expected in values.items():
@@ -70,6 +48,20 @@ def test_one_of_several_graphs_and_types_that_numpy_has_not(tmp_path):
         assert np.array_equal(x, expected)
         assert edges.tolist() == [[0, 1], [1, 2], [2, 3]]
         assert meta.x_dtype == ("float16" if name == "half" else "float32")
+
+
+def test_edges_take_the_values_that_the_user_names(tmp_path):
+    split, unread = notes_of(f"dgl:{file('coo')}", tmp_path)
+    assert "train_mask holds 2 splits, of which split 0 is taken: choose another with ?split=K" in split
+    assert unread == f"{file('coo')}: values that are not read: ends (of edges)"
+    converted(f"dgl:{file('coo')}?attr=ends", tmp_path)
+    found = hpcgnn.to_pyg(tmp_path / "out.h5")
+    assert torch.equal(found.edge_attr.long().T, found.edge_index)
+    check_refused(f"dgl:{file('coo')}?type=ends", tmp_path, "edge_type is int64 of shape .30, 2., but it should be")
+    content = bytearray(file("coo").read_bytes())
+    content[8] = 1
+    (tmp_path / "old.bin").write_bytes(content)
+    check_refused(f"dgl:{tmp_path / 'old.bin'}", tmp_path, "version 1 of DGL's files, .* save it with a later DGL")
 
 
 @pytest.mark.parametrize(
@@ -117,54 +109,19 @@ def is_refused(path: Path) -> bool:
     return False
 
 
-def test_a_file_before_version_2(tmp_path):
-    content = bytearray(file("coo").read_bytes())
-    content[8] = 1
-    (tmp_path / "old.bin").write_bytes(content)
-    check_refused(f"dgl:{tmp_path / 'old.bin'}", tmp_path, "version 1 of DGL's files, .* save it with a later DGL")
-
-
-def test_to_dgl(tmp_path, monkeypatch):
-    convert(f"dgl:{file('coo')}", tmp_path / "g.h5")
-    monkeypatch.setitem(sys.modules, "dgl", dgl_standin.module())
-    graph = hpcgnn.to_dgl(tmp_path / "g.h5")
-    _, edges, *_ = content = read(tmp_path / "g.h5")
-    assert isinstance(graph, dgl_standin.DGLGraph)
-    assert graph.num_nodes() == 10
-    assert np.array_equal(torch.stack((*graph.edges(), graph.edata["weight"]), 1), edges)
-    assert sorted(graph.ndata) == ["feat", "label", "test_mask", "train_mask", "val_mask"]
-    check_same(content, graph.ndata["feat"], graph.ndata["label"], graph.ndata)
-
-
 TYPES = HERE / "dgl-1.1-types.bin"
-COUNTS = {"author": 4, "paper": 7, "venue": 1}
 
 
-def test_a_heterograph_keeps_its_types(tmp_path):
+def test_a_heterograph_that_dgl_saved_keeps_its_types(tmp_path):
+    """DGL's file has the ends of edges once more, as the values ``ends`` and ``other`` of a program."""
     assert f"{TYPES}: values that are not read: ends, other" in notes_of(f"dgl:{TYPES}", tmp_path)
-    found = hpcgnn.to_pyg(tmp_path / "out.h5")
-    assert {name: found[name].num_nodes for name in found.node_types} == COUNTS
-    paper, author = found["paper"], found["author"]
-    assert torch.equal(paper.x, torch.arange(21).reshape(7, 3) / 8)
-    assert torch.equal(author.x, torch.arange(8).reshape(4, 2) / 4)
-    assert (paper.y.tolist(), [paper[mask].nonzero()[:, 0].tolist() for mask in MASKS]) == (
-        [0, 1, 2, 0, 1, 2, 0], [[0, 1, 2], [4], [5, 6]],
-    )  # fmt: skip
-    stored = DglReader(TYPES).graph(0)
-    assert [key[1] for key in found.edge_types] == [each.name for each in stored.edges]
+    found, stored = hpcgnn.to_pyg(tmp_path / "out.h5"), DglReader(TYPES).graph(0)
+    assert {name: found[name].num_nodes for name in found.node_types} == {"author": 4, "paper": 7, "venue": 1}
+    assert torch.equal(found["paper"].x, torch.arange(21).reshape(7, 3) / 8)
+    assert found["paper"].y.tolist() == [0, 1, 2, 0, 1, 2, 0]
     for key, each in zip(found.edge_types, stored.edges, strict=True):
-        ends = each.values["ends"]  # DGL's own edges of this type
-        assert pairs(found[key].edge_index.T.numpy()) == pairs(ends)
         assert key == (stored.node_types[each.source], each.name, stored.node_types[each.destination])
-    writes, wanted = found["author", "writes", "paper"], stored.edges[1].values
-    assert sorted(zip(*writes.edge_index.tolist(), writes.edge_attr.tolist(), strict=True)) == sorted(
-        zip(*wanted["ends"].T.tolist(), wanted["feat"].tolist(), strict=True)
-    )
-    assert sorted(found["paper", "in", "venue"].edge_weight.tolist()) == [0.5, 1.5, 2.5, 3.5, 4.5]
-    assert found["paper", "cites", "paper"].edge_weight.tolist() == [1.0] * 9
-
-
-def test_types_take_the_values_that_the_user_names(tmp_path):
+        assert pairs(found[key].edge_index.T.numpy()) == pairs(each.values["ends"])
     converted(f"dgl:{TYPES}?x=other&attr=ends", tmp_path)
     found = hpcgnn.to_pyg(tmp_path / "out.h5")
     assert ("x" in found["paper"], found["author"].x[:, 0].tolist()) == (False, [0, 1, 2, 3])
@@ -172,20 +129,29 @@ def test_types_take_the_values_that_the_user_names(tmp_path):
         assert found[key].num_edges == 0 or torch.equal(found[key].edge_attr.long().T, found[key].edge_index)
 
 
-def test_a_heterograph_goes_back_to_dgl(tmp_path, monkeypatch):
-    convert(f"dgl:{TYPES}", tmp_path / "g.h5")
+@pytest.mark.parametrize("source", [file("coo"), TYPES], ids=["plain", "types"])
+def test_to_dgl_has_what_to_pyg_has(tmp_path, monkeypatch, source):
+    convert(f"dgl:{source}", tmp_path / "g.h5")
     monkeypatch.setitem(sys.modules, "dgl", dgl_standin.module())
     graph, data = hpcgnn.to_dgl(tmp_path / "g.h5"), hpcgnn.to_pyg(tmp_path / "g.h5")
-    assert {name: graph.num_nodes(name) for name in graph.ntypes} == COUNTS
-    assert graph.canonical_etypes == data.edge_types
-    names = {"feat": "x", "label": "y"}
-    for name in graph.ntypes:
-        frame = graph.nodes[name].data
-        assert {names.get(key, key) for key in frame} == {*data[name].keys()} - {"num_nodes"}
-        assert all(torch.equal(value, data[name][names.get(key, key)]) for key, value in frame.items())
-    for key in graph.canonical_etypes:
-        assert torch.equal(torch.stack(graph.edges(etype=key)), data[key].edge_index)
-        assert torch.equal(graph.edges[key].data["weight"], data[key].edge_weight)
-    assert torch.equal(
-        graph.edges["author", "writes", "paper"].data["feat"], data["author", "writes", "paper"].edge_attr
-    )
+    of_nodes = {"feat": "x", "label": "y"} | {mask: mask for mask in MASKS}
+    of_edges = {"weight": "edge_weight", "feat": "edge_attr"}
+
+    def check(frame, store, names):
+        wanted = {name: store[key] for name, key in names.items() if key in store}
+        assert frame.keys() == wanted.keys()
+        assert all(torch.equal(values, wanted[name]) for name, values in frame.items())
+
+    if source == TYPES:
+        assert graph.canonical_etypes == data.edge_types
+        for name in data.node_types:
+            assert graph.num_nodes(name) == data[name].num_nodes
+            check(graph.nodes[name].data, data[name], of_nodes)
+        for key in data.edge_types:
+            assert torch.equal(torch.stack(graph.edges(etype=key)), data[key].edge_index)
+            check(graph.edges[key].data, data[key], of_edges)
+    else:
+        assert graph.num_nodes() == data.num_nodes
+        assert torch.equal(torch.stack(graph.edges()), data.edge_index)
+        check(graph.ndata, data, of_nodes)
+        check(graph.edata, data, of_edges)

@@ -28,14 +28,6 @@ ARRAYS = small_graphs.with_types()
 DATA = small_graphs.hetero_data(ARRAYS)
 
 
-def test_a_source_of_types_writes_what_the_file_is_defined_to_be(tmp_path: Path) -> None:
-    meta = hpcgnn.from_pyg(DATA, tmp_path / "g.h5").meta
-    assert (meta.node_types, meta.edge_types) == (ARRAYS.node_types, ARRAYS.edge_types)
-    small_graphs.write_graph(tmp_path / "defined.h5", ARRAYS)
-    with GraphFile(tmp_path / "g.h5") as one, GraphFile(tmp_path / "defined.h5") as other:
-        assert one.digests == other.digests
-
-
 def test_features_by_type_are_those_of_a_sparse_matrix() -> None:
     """Files of version 6 have one sparse matrix of the features of all types; the nodes' values are the same."""
     with GraphFile(HERE / "graph-version-6.h5") as old, GraphFile(HERE / "graph-version-7.h5") as new:
