@@ -194,28 +194,33 @@ def test_memory_does_not_grow_with_the_files(tmp_path, compressed):
 # -- files that were cut short, and others -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("compressed", "share"), [(True, 0.5), (False, 0.999)])
-def test_an_archive_that_was_cut_short(tmp_path, compressed, share):
-    path = papers(tmp_path, compressed) / "raw" / "data.npz"
-    os.truncate(path, int(path.stat().st_size * share))
-    check_refused(PAPERS.format(tmp_path), tmp_path, f"{path}.*cut short")
-
-
-def test_a_deflated_array_that_is_damaged_in_the_middle(tmp_path):
-    path = papers(tmp_path, compressed=True) / "raw" / "data.npz"
-    with zipfile.ZipFile(path) as archive:
-        info = archive.getinfo("node_feat.npy")
+def overwrite(path, place, content):
     with path.open("r+b") as file:
-        file.seek(info.header_offset + info.compress_size // 2)
-        file.write(b"\xff" * 200)
-    check_refused(PAPERS.format(tmp_path), tmp_path, f"{path}: node_feat.npy is damaged at byte")
+        file.seek(place)
+        file.write(content)
 
 
-@pytest.mark.parametrize("left", [3, 90, -1])
-def test_an_array_that_was_cut_short(tmp_path, left):
+@pytest.mark.parametrize(("compressed", "share"), [(True, 0.5), (False, 0.999), (True, 1)])
+def test_an_archive_that_was_cut_short_or_damaged(tmp_path, compressed, share):
+    path = papers(tmp_path, compressed) / "raw" / "data.npz"
+    if share < 1:
+        os.truncate(path, int(path.stat().st_size * share))
+    else:
+        with zipfile.ZipFile(path) as archive:
+            info = archive.getinfo("node_feat.npy")
+        overwrite(path, info.header_offset + info.compress_size // 2, b"\xff" * 200)
+    told = "cut short" if share < 1 else "node_feat.npy is damaged at byte"
+    check_refused(PAPERS.format(tmp_path), tmp_path, f"{path}.*{told}")
+
+
+@pytest.mark.parametrize(("left", "told"), [(3, ""), (90, ""), (-1, "cut short"), (None, "cannot be read as npy")])
+def test_an_array_that_was_cut_short_or_has_no_header(tmp_path, left, told):
     path = mag(tmp_path) / "processed" / "paper" / "node_feat.npy"
-    os.truncate(path, left % path.stat().st_size)
-    sentence = check_refused(MAG.format(tmp_path), tmp_path, str(path))
+    if left is None:
+        overwrite(path, 20, bytes(20) + b"(" + bytes(87))
+    else:
+        os.truncate(path, left % path.stat().st_size)
+    sentence = check_refused(MAG.format(tmp_path), tmp_path, f"{path}.*{told}")
     assert ("cut short" in sentence) == (left == -1)
 
 
@@ -249,15 +254,6 @@ def test_a_split_of_more_lines_than_nodes_is_not_read(tmp_path):
     path.write_bytes(gzip.compress(b"1\n" * (16 << 20)))
     with memory_below(4 << 20):
         check_refused(PAPERS.format(tmp_path), tmp_path, "it has more numbers than there are nodes, 500")
-
-
-def test_a_header_that_python_cannot_parse(tmp_path):
-    path = mag(tmp_path) / "processed" / "paper" / "node_label.npy"
-    content = bytearray(path.read_bytes())
-    content[20:128] = bytes(108)
-    content[40:41] = b"("
-    path.write_bytes(content)
-    check_refused(MAG.format(tmp_path), tmp_path, f"{path} cannot be read as npy")
 
 
 # -- arrays in archives ------------------------------------------------------------------------------------------------

@@ -63,30 +63,6 @@ def test_features_of_edges_from_a_table_of_ones_own(tmp_path: Path) -> None:
         torch.testing.assert_close(scores, wanted[ids])
 
 
-def test_features_and_types_of_the_graphs_own_edges(tmp_path: Path) -> None:
-    """R-GCN and GATv2, whose results are those of PyG on one process."""
-
-    class Typed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = pyg.RGCNConv(WIDTH, 8, num_relations=4), pyg.GATv2Conv(8, 4, edge_dim=2)
-
-        def forward(self, x: Any, edge_index: Any, edge_type: Any, edge_attr: Any) -> torch.Tensor:
-            return self.second(self.first(x, edge_index, edge_type).relu(), edge_index, edge_attr)
-
-    plain = Typed().double()
-
-    def use(graph: LocalGraph) -> tuple[torch.Tensor, torch.Tensor]:
-        model = hpcgnn.distribute(copy.deepcopy(plain), graph)
-        given = graph.x.double(), graph.edge_index, graph.edge_type, graph.edge_attr.double()
-        return graph.original_ids, model(*given).detach()
-
-    kinds, attr = torch.from_numpy(ARRAYS.edge_type).long(), torch.from_numpy(ARRAYS.edge_attr).double()
-    wanted = plain(torch.from_numpy(ARRAYS.x).double(), EDGES, kinds, attr).detach()
-    for ids, scores in on_parts(tmp_path, "degree", use):
-        torch.testing.assert_close(scores, wanted[ids], rtol=1e-10, atol=1e-10)
-
-
 def test_fewer_edges_keep_their_values(tmp_path: Path) -> None:
     def use(graph: LocalGraph) -> bool:
         def subset(of: LocalGraph, least: float) -> tuple[np.ndarray, LocalGraph]:
