@@ -281,12 +281,10 @@ def _write_nodes(
             nonzeros = _write_features(
                 writer, first, row_normalised(x) if normalise else x, nonzeros, by_type=features.by_type
             )
-        y = graph.labels(first, last)
-        if y is not None:
+        if (y := graph.labels(first, last)) is not None:
             checker.labels(first, y)
             writer.write("nodes/y", first, y)
-        chosen = masks(first, last) if masks else None
-        if chosen is not None:
+        if (chosen := masks(first, last) if masks else None) is not None:
             checker.masks(first, chosen, y)
             for name, mask in chosen.items():
                 writer.write(f"nodes/{name}", first, mask)

@@ -185,8 +185,7 @@ def read_masks(
     single, several = dict[str, tuple[str, np.ndarray]](), dict[str, tuple[str, np.ndarray]]()
     for mask in MASKS:
         for name in (mask, f"{mask}s", *_NUMBERS[mask]):
-            array = get(name)
-            if array is not None:
+            if (array := get(name)) is not None:
                 is_single = array.ndim == 1 and name != f"{mask}s"
                 (single if is_single else several).setdefault(mask, (name, array))
     if split and not several and (single or not of_type):
