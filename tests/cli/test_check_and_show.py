@@ -179,21 +179,6 @@ def test_counts_are_those_of_the_arrays(planned: Path) -> None:
     assert facts["balance"]["edges"] == pytest.approx(of_parts.max() / of_parts.mean())
 
 
-def test_rows_of_plans_are_those_that_ranks_exchange(planned: Path) -> None:
-    facts = told("show", planned)["plans"]
-    with h5py.File(planned) as file:
-        offsets, sources = file["parts/node_offsets"][:], file["edges/indices"][:]
-        part = np.repeat(np.arange(3), np.diff(offsets))
-        ends = np.repeat(part, np.diff(file["edges/indptr"][:]))
-    halo = {(int(s), int(e)) for s, e in zip(sources, ends, strict=True) if part[s] != e}
-    assert facts["post"]["rows"] == len(halo)
-    assert facts["post"]["rows_summed_before_sending"] == 0
-    assert 0 < facts["hybrid"]["rows"] < facts["post"]["rows"]
-    assert facts["hybrid"]["rows_summed_before_sending"] > 0
-    assert facts["hybrid"]["pairs_of_parts"] == 6
-    assert facts["hybrid"]["rows_of_the_busiest_part"] < facts["hybrid"]["rows"]
-
-
 def test_a_graph_of_several_labels_and_sparse_features(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     y = np.zeros((5, 3), np.uint8)

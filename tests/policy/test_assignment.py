@@ -173,19 +173,6 @@ def test_a_slower_network_gets_fewer_bits() -> None:
     assert all(a > b for a, b in itertools.pairwise(bits))
 
 
-def test_seconds_are_weighed_against_those_of_an_epoch_with_the_fewest_bits() -> None:
-    """So the present bits make no difference, if the seconds of the epoch are those with them."""
-    problem = draw(4, 100, 2, fixed=5)
-    computation = 2 * loads_of(problem, np.full(problem.beta.size, 2)).max()
-    found = []
-    for present in (2, 8):
-        now = replace(problem, bits_now=np.full(problem.beta.size, float(present)))
-        epoch = computation + loads_of(problem, now.bits_now).max()
-        found.append(solve([now], Aim(0.5, epoch))[0])
-    assert found[0].objective == pytest.approx(found[1].objective)
-    assert (found[0].bits == found[1].bits).all()
-
-
 def test_by_the_papers_rule_only_ratios_of_seconds_matter() -> None:
     problem = draw(4, 100, 2, fixed=5)
     assert mean_bits(problem, PAPER) == mean_bits(timed(problem, 1024.0), PAPER) < 6
@@ -203,14 +190,6 @@ def test_a_slow_link_gets_fewer_bits_than_the_others() -> None:
     assert bits[~is_slow].mean() > 7.9
     (even,) = (each.bits for each in solve([alike], Aim(0.5, epoch)))
     assert abs(even[is_slow].mean() - even[~is_slow].mean()) < 0.5
-
-
-def test_rows_with_range_in_one_layer_alone() -> None:
-    """A layer whose rows have no range gets the fewest bits; the other one those that its own balance gives."""
-    flat, ranged = draw(4, 50, 1, kind="zero"), draw(4, 50, 1)
-    alone, (without, beside) = solve([ranged], PAPER)[0], solve([flat, ranged], PAPER)
-    assert set(without.bits) == {2}
-    assert (beside.bits == alone.bits).all()
 
 
 def test_ten_thousand_groups_of_six_exchanges_take_less_than_two_seconds() -> None:

@@ -50,14 +50,6 @@ def test_a_trial_takes_the_most_bits_that_cost_no_time(seconds, chosen, epochs):
     assert tried(1.0, 1.9, early={}) == (0, 2 * _BLOCK)
 
 
-def test_the_first_epoch_of_a_block_and_its_longest_one_do_not_count():
-    trial = Trial()
-    for seconds in (9.0, 1.0, 1.0, 7.0, 1.0, 5.0, 1.02, 1.02, 8.0, 1.02):
-        trial.add(seconds, 2, 1.03, 30, _FAR_SLOWER)
-    assert trial.typical() == [1.0, pytest.approx(1.02)]
-    assert trial.chosen == 1
-
-
 class _Facts:
     """Stands for the facts about an exchange of three rows, and for the exchange itself."""
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.policy.link_costs import SMALL, LinkCosts, costs_of, measure_links, median_costs, pairings
+from hpcgnn.policy.link_costs import SMALL, LinkCosts, costs_of, measure_links, pairings
 
 SIZE = 1 << 18
 
@@ -70,20 +70,6 @@ def test_times_that_do_not_grow_with_bytes_give_costs_as_well() -> None:
     found = costs_of(pairings(np.array([0, 0])), times, SIZE)
     assert 0 < found.seconds_per_byte["node"] == pytest.approx(times[0, 0, 1] / SIZE)
     assert found.seconds_per_message["node"] >= 0
-
-
-def test_a_class_without_links_has_no_costs() -> None:
-    found = costs([0, 0], links([0, 0], 1e-9, 0))
-    assert set(found.seconds_per_byte) == {"node"}
-    assert not found.seconds_per_byte_sent
-    assert costs([0], links([0], 0, 0)) == LinkCosts({}, {})
-
-
-def test_one_disturbed_measurement_of_three_does_not_count() -> None:
-    quiet, busy = (LinkCosts({"network": each}, {"network": each}, [each] * 2, [each] * 2) for each in (1e-8, 1e-5))
-    assert median_costs([quiet, busy, quiet]) == quiet
-    assert median_costs([busy]) == busy
-    assert median_costs([LinkCosts({"network": 1e-8}, {"network": 1e-8}), quiet]) == quiet
 
 
 def test_costs_of_classes_hold_where_those_of_ranks_are_not_known() -> None:

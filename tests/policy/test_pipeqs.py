@@ -16,7 +16,7 @@ from ranks import exchanges
 from hpcgnn.exchange.changes import RowChange
 from hpcgnn.policy.base import ExchangeFacts
 from hpcgnn.policy.config import PolicyConfig
-from hpcgnn.policy.pipeqs import averaged_error, chance, enough_bits, oldest_age
+from hpcgnn.policy.pipeqs import chance, enough_bits
 from hpcgnn.policy.policies import Policies
 from hpcgnn.world import World
 from hpcgnn.world.thread_world import on_threads
@@ -41,16 +41,6 @@ def test_the_printed_rule_never_lowers_bits_and_the_corrected_one_goes_by_the_dr
         assert chance(drift, epochs, 0.1, "corrected") == pytest.approx(1 / (1 + np.exp(0.1 - drift / epochs)))
 
 
-def test_the_averaged_error_is_that_of_a_filter():
-    """The steady state of the best estimate of a value that moves by C and is measured with the error R."""
-    moves, error = 1e-4, 3.0 / 9
-    variance = 1.0
-    for _ in range(1000):
-        before = variance + moves
-        variance = before * error / (before + error)
-    assert averaged_error(change_of(squared=moves), 2) == pytest.approx(variance, rel=0.02)
-
-
 def test_bits_rise_at_once_and_fall_by_steps():
     """With a range error of 3, the errors of rounding are 1/3, 1/75 and 1/21675 for 2, 4 and 8 bits."""
     at_rest, slow, fast, faster = (change_of(squared=moves) for moves in (0.0, 0.04, 0.13, 4.0))
@@ -58,22 +48,6 @@ def test_bits_rise_at_once_and_fall_by_steps():
     assert [enough_bits(slow, bits, 0.2) for bits in (2, 4, 8)] == [2, 4, 4]  # 0.115: neither too few nor too many
     assert [enough_bits(fast, bits, 0.2) for bits in (2, 4, 8)] == [4, 4, 4]
     assert [enough_bits(faster, bits, 0.2) for bits in (2, 4, 8)] == [8, 8, 8]
-
-
-def test_ages_grow_until_rows_are_as_far_apart_as_they_may():
-    """Rows that move on evenly are 4 times as far apart after twice as many epochs."""
-    assert [oldest_age(change_of(distance), 0.1, 9) for distance in (0.0, 0.1 / 80, 0.1 / 16, 0.1 / 15, 0.1, 1)] == [
-        9, 8, 4, 3, 1, 1,
-    ]  # fmt: skip
-    assert [oldest_age(change_of(distance, epochs=4), 0.1, 8) for distance in (0.025, 0.1, 0.11, 0.4, 2)] == [
-        8,
-        4,
-        3,
-        2,
-        1,
-    ]
-    assert oldest_age(change_of(1e-12), 0.0, 8) == 1
-    assert oldest_age(change_of(0.0), 0.0, 8) == 8
 
 
 # -- exchanges of known rows -------------------------------------------------------------------------------------------
@@ -195,20 +169,6 @@ def test_slower_rows_are_used_for_longer():
         assert 1 - np.cos(max(each.ages) * angle) < 0.1
     printed = PolicyConfig("fixed", "pipeqs", bypass="drift")  # rows are used up to the bound once they are close
     assert [max(each.ages) for each in run([lambda epoch: 0.2 * epoch], printed)] == [4]
-
-
-def test_records_have_what_decides():
-    """In each epoch in which rows are sent, from the fifth one on."""
-    (found,) = run([lambda epoch: 0.2 * epoch], BOTH, 12)
-    first = _KNOWN - 1
-    assert found.told[:first] == [{}] * first
-    for sent, told in zip(found.sent[first:], found.told[first:], strict=True):
-        assert set(told) == ({"distance", "averaged_error", "oldest_rows"} if sent else set())
-    assert found.told[first]["distance"] == pytest.approx(1 - np.cos(0.2), rel=0.05)
-    assert found.told[first]["oldest_rows"] == 2
-    (found,) = run([moving], PolicyConfig("pipeqs", drift_rule="corrected"), 8)
-    assert [each["q"] for each in found.told[first:]] == [1, 2, 3, 4]
-    assert found.told[first]["p"] > 0.5
 
 
 def test_sancus_waits_for_the_rows_that_it_sends():

@@ -20,7 +20,7 @@ from hpcgnn.policy.base import ExchangeFacts, Observation, Setup
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import DescentSettings, PolicyConfig
 from hpcgnn.policy.loss_trend import LossTrend
-from hpcgnn.policy.row_errors import LEVELS, BitsByError, bits_of_levels, levels_of
+from hpcgnn.policy.row_errors import LEVELS, BitsByError, bits_of_levels
 from hpcgnn.policy.sylvie import SylvieBits, SylvieStaleness, class_bits, distinct_degrees, importance
 from hpcgnn.world import World
 from hpcgnn.world.thread_world import on_threads, one_rank
@@ -86,17 +86,6 @@ def test_a_stall_above_the_noise_raises_bits_until_it_is_over(seed):
     assert set(found[first : first + 6]) == {4}
 
 
-def test_slopes_and_their_error_are_those_of_least_squares():
-    losses = 2 - 0.1 * np.arange(11) + noise(3, 0.02)[:11]
-    trend, own = LossTrend(losses.tolist()), DescentSettings()
-    found = trend.slopes(own)
-    lines = [np.polyfit(np.arange(6), losses[first : first + 6], 1, full=True) for first in (0, 5)]
-    assert [found.before, found.now] == pytest.approx([line[0][0] for line in lines])
-    left = np.sqrt(sum(line[1][0] for line in lines) / 8)  # twelve losses, less two numbers of each line
-    assert found.error == pytest.approx(left / np.sqrt(17.5))
-    assert trend.record(own) == {"slope_before": found.before, "slope": found.now, "slope_error": found.error}
-
-
 def test_the_printed_rule_compares_changes_of_the_running_average():
     """F of Sylvie's §V-A is 16, 12, 8, 5, 3.25, 2.25, so (F_t - F_t-1) is -4, -4, -3, -1.75, -1."""
     assert stalls(np.array([16, 8, 4, 2, 1.5, 1.25]), "printed", 2) == [None, None, None, False, False, False]
@@ -158,11 +147,6 @@ def test_importance_is_the_place_among_distinct_degrees():
     assert class_bits(places, 4)[[0, 1000, -3, -2, -1]].tolist() == [4, 4, 8, 8, 8]
     assert set(class_bits(places, 8)) == {8}
     assert importance(np.array([7, 7]), np.array([7])).tolist() == [1, 1], "of one degree, all are important"
-
-
-def test_levels_are_eighths_of_octaves_below_the_largest():
-    assert levels_of(np.array([8.0, 4, 1, 1e-30, 0]), 8.0).tolist() == [255, 247, 231, 0, 0]
-    assert levels_of(np.zeros(2), 0.0).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -163,24 +163,6 @@ def test_adaqp_decides_about_a_frozen_model_as_about_the_first_epochs(tmp_path: 
         assert all(abs(found.get(bits, 0) - count) <= 0.05 * total for bits, count in rows[0].items())
 
 
-@pytest.mark.parametrize(("name", "settings"), [("adaqp", {"group_rows": 3}), ("sylvie", {}), ("auto", {})])
-def test_orders_of_rows_use_the_coefficients_of_attention(parts: Path, name: str, settings: dict[str, int]) -> None:
-    policy = hpcgnn.PolicyConfig(name, bits_period=1, **settings)
-
-    def program(world: World) -> tuple[list[float], list[float]]:
-        trainer = trainer_of(world, parts, policy, replace(GCN, model="gat", heads=2))
-        found = []
-        for _ in range(4):
-            trainer.run_epoch()
-            found.append(trainer.policies._bits._errors._weights[0].tolist())
-        return found[0], found[-1]
-
-    for first, last in ThreadPool(2).run(program):
-        assert set(first) == {1.0}
-        assert len(set(last)) > 3
-        assert min(last) < 0.5
-
-
 def test_each_rank_gets_the_bits_of_its_own_groups(tmp_path: Path) -> None:
     """Of the rows for one rank, those with a larger beta have as many bits or more."""
     policy = hpcgnn.PolicyConfig("adaqp", group_rows=1, time_scale="span")

@@ -184,15 +184,6 @@ def test_other_questions_are_one_sentence(named, tmp_path, content, sentence):
         read_questions(graph, tmp_path / "questions.csv")
 
 
-def test_a_file_that_is_no_text_is_one_sentence(plain, tmp_path):
-    graph, path = hpcgnn.load(plain[0], one_rank(), any_ranks=True), tmp_path / "questions.csv"
-    with pytest.raises(HpcgnnError, match="does not exist or is not a file"):
-        read_questions(graph, path)
-    path.write_bytes(b"\xff\x00\xc3\n")
-    with pytest.raises(HpcgnnError, match="cannot be read as questions"):
-        read_questions(graph, path)
-
-
 def test_numbers_name_nodes_of_a_graph_without_names(plain, typed, tmp_path):
     path = tmp_path / "questions.csv"
     path.write_text("4\n59\n")

@@ -12,11 +12,9 @@ import small_graphs
 import torch
 from sklearn.utils.class_weight import compute_class_weight
 
-import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.train import objective
 from hpcgnn.train.config import LossConfig
-from hpcgnn.train.run_config import RunConfig
 from hpcgnn.world.thread_world import on_threads
 
 GRAPH = small_graphs.random_multigraph(seed=3)
@@ -108,30 +106,3 @@ def test_a_wrong_file_is_refused_on_all_ranks(tmp_path: Path, text: str | None, 
     with pytest.raises(HpcgnnError, match=sentence) as error:
         losses(tmp_path, GRAPH, 2, LossConfig(str(path)))
     assert "\n" not in str(error.value)
-
-
-def test_a_run_takes_both(tmp_path: Path) -> None:
-    """A class with weight 0 is not learned, and smoothing raises the loss of a fitted model."""
-    weights = tmp_path / "weights.txt"
-    weights.write_text("0\n1\n1\n1\n")
-
-    def program(world: Any) -> dict[str, tuple[float, int]]:
-        graph = small_graphs.on_ranks(world, GRAPH, tmp_path / "parts.h5")
-        found = {}
-        for name, loss in {
-            "plain": {},
-            "zero": {"class_weight": str(weights)},
-            "smooth": {"label_smoothing": 0.3},
-        }.items():
-            run = RunConfig.from_settings({"hidden": 16, "epochs": 40, "dropout": 0.0} | loss)
-            assert {name: value for name, value in run.settings().items() if name in loss} == loss
-            model = hpcgnn.build_model(run.model, graph, seed=1)
-            last = hpcgnn.Trainer(model, graph, run.train).fit()
-            model.eval()
-            predicted = model(graph.features).argmax(1)
-            found[name] = last["loss_decrease"], int((predicted == 0).sum())
-        return found
-
-    found = on_threads(2, program)
-    assert sum(each["plain"][1] for each in found) > sum(each["zero"][1] for each in found) == 0
-    assert found[0]["smooth"][0] < found[0]["plain"][0]

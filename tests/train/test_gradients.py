@@ -9,7 +9,6 @@ import pytest
 import small_graphs
 import torch
 from ranks.gradients import (
-    COLUMNS,
     a_gradient_that_is_made_twice,
     sums_start_early,
     weights_with_and_without_overlap,
@@ -18,7 +17,7 @@ from torch import nn
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.train.optimiser import GradientBucket, by_completion
+from hpcgnn.train.optimiser import GradientBucket
 from hpcgnn.world import World
 from hpcgnn.world.thread_world import on_threads
 
@@ -64,18 +63,6 @@ def test_a_trainer_leaves_parameters_without_a_gradient_alone() -> None:
     assert found == [{"everyones": [2.0, 2.0], "ones": mean, "unused": None, "frozen": None}] * RANKS
 
 
-def test_weight_decay_moves_what_it_moves_in_one_process() -> None:
-    def program(world: World) -> list[bool]:
-        model = Part()
-        optimiser = torch.optim.SGD(model.parameters(), 0.1, weight_decay=0.5)
-        model.backward(world)
-        hpcgnn.sum_gradients(model, world)
-        optimiser.step()
-        return [bool((p != 1).all()) for p in (model.everyones, model.ones, model.unused)]
-
-    assert on_threads(RANKS, program) == [[True, True, False]] * RANKS
-
-
 AGAIN = {
     "twice": lambda model, world: None,
     "once more after another backward": lambda model, world: model.backward(world),
@@ -108,15 +95,6 @@ def test_each_step_sums_its_own_gradients(to_none: bool) -> None:
         hpcgnn.sum_gradients(model, world)
 
     assert [found["everyones"] for found in gradients_on_ranks(use)] == [[12.0, 12.0]] * RANKS
-
-
-def test_gradients_that_were_set_to_zero_may_stay_zero() -> None:
-    def use(model: Part, world: World) -> None:
-        hpcgnn.sum_gradients(model, world)
-        torch.optim.Adam(model.parameters()).zero_grad(set_to_none=False)
-        hpcgnn.sum_gradients(model, world)
-
-    assert [found["ones"] for found in gradients_on_ranks(use)] == [[0.0, 0.0]] * RANKS
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -164,14 +142,3 @@ def test_sums_that_start_early_change_no_bit(mpi_ranks, tmp_path, model: str) ->
     for early, late in mpi_ranks(3).run(weights_with_and_without_overlap, parts, model):
         assert early.keys() == late.keys()
         assert all(torch.equal(early[name], late[name]) for name in early)
-
-
-def test_groups_are_layers_from_the_last_to_the_first() -> None:
-    rows, tiny = COLUMNS // 64, torch.zeros(1)
-    names = {"layers.0.weight": 2, "layers.1.weight": rows, "layers.10.weight": rows}
-    names |= {"norms.0": 1, "norms.1": 1, "out": 1}
-    named = [(name, nn.Parameter(torch.zeros(size, 64))) for name, size in names.items()]
-    name_of = {id(parameter): name for name, parameter in named}
-    groups = [[name_of[id(parameter)] for parameter in group] for group in by_completion(named)]
-    assert groups == [["layers.10.weight"], ["layers.1.weight", "norms.1"], ["layers.0.weight", "norms.0", "out"]]
-    assert len(by_completion([("a.1", nn.Parameter(tiny)), ("a.0", nn.Parameter(tiny))])) == 1

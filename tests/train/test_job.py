@@ -37,7 +37,6 @@ from trainings import (
 )
 from virtual_clusters import LONGEST_SECONDS
 
-from hpcgnn.cli import train_job
 from hpcgnn.data.sealing import seal
 from hpcgnn.train.run_folder import RunFolder
 
@@ -257,13 +256,6 @@ def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(train, mpirun, p
         assert not list((disk / "run").rglob("*.tmp"))
 
 
-def test_a_stopped_run_is_told_of_a_checkpoint_only_where_there_is_one(tmp_path):
-    assert "there is no checkpoint" in train_job.advice(tmp_path)
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "last.pt").touch()
-    assert train_job.advice(tmp_path) == f"the last checkpoint is in {tmp_path}/checkpoints; --resume continues from it"
-
-
 def test_an_error_on_one_rank_ends_all_at_once(mpirun):
     """A launch of its own, because the error ends all processes. No rank waits until the timeout, which would be reported."""
     result = mpirun(3, [ENDS, "one_fails"], check=False)
@@ -325,12 +317,6 @@ def test_names_of_files_may_be_any_bytes(tmp_path):
         assert result.returncode == 0, result.stderr
         assert b"[/x]" in result.stdout
     assert (folder / "scores.h5").exists()
-
-
-def test_command_line_mistakes_are_told_once(mpi_ranks):
-    result = mpi_ranks(2).command("train", "x.h5", "--out", "y", "--layers", "none", check=False)
-    assert result.returncode != 0
-    assert result.stderr.count("Invalid value for '--layers'") == 1
 
 
 def test_a_run_keeps_its_records_on_disk_only(graph, tmp_path):

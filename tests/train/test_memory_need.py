@@ -82,11 +82,6 @@ def test_on_ranks_too(device_ranks, tmp_path, model):
         assert 0.3 * found.taken < found.needed < found.taken
 
 
-def test_a_model_of_which_nothing_is_known_is_hardly_refused(graph):
-    config = SimpleNamespace(model="sgc", hidden=1 << 20, decoder="none", edge_types="ignore", sections=lambda: ())
-    assert needed_bytes(graph, config) < 20_000
-
-
 def said_where(tmp_path, free: list[int | None], ranks_per_gpu: int = 1) -> list[tuple[str | None, int]]:
     """The sentence on each rank, and the memory that its part needs."""
     path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.even_graph(NODES, NODES), 2)

@@ -110,14 +110,6 @@ def test_blocks_are_of_consecutive_ranks(size):
     assert sizes.max() - sizes.min() <= 1
 
 
-def test_its_size_has_a_bound():
-    ranks = made_up.ranks(1000)
-    ranks.bytes = [[2**62] * MOST_BLOCKS] * MOST_BLOCKS
-    ranks.mean = ranks.largest = {name: [1 / 3] * MOST_BLOCKS for name in ranks.mean}
-    assert ranks.is_whole
-    assert len(json.dumps(msgspec.to_builtins(ranks))) < 150_000
-
-
 # -- TensorBoard -------------------------------------------------------------------------------------------------------
 
 

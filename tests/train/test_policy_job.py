@@ -91,10 +91,3 @@ def test_link_costs_are_kept_and_refitted_on_demand(train, tmp_path):
     assert json.loads((tmp_path / "refitted" / "summary.json").read_text())["policy_failures"] == []
     costs.write_text("nothing\n")
     assert "give --refit-links" in refusal(train("refused", *flags, check=False))
-
-
-def test_a_log_of_a_shorter_run_is_refused_where_it_ends(train, tmp_path):
-    late = ["--staleness", "pipeqs", "--bypass", "late"]
-    train("short", *late, "--epochs", 3)
-    result = train("long", *late, "--epochs", 5, "--replay", tmp_path / "short" / "decisions.jsonl", check=False)
-    assert "no late of epoch 3" in refusal(result)

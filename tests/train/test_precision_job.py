@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pytest
-import torch
 from trainings import lines, losses, refusal, rows_of_pairs, summary, weights
 
 pytestmark = pytest.mark.mpi
@@ -28,13 +26,6 @@ def test_the_bytes_of_a_run_follow_from_its_plan(train, parts, tmp_path):
     assert summary(tmp_path / "run")["bytes_sent_per_epoch"] == expected > 0
 
 
-def test_what_is_sent_does_not_depend_on_when_a_rank_waits(train, tmp_path):
-    train("on", "--bits", 2, "--epochs", 5)
-    train("off", "--bits", 2, "--epochs", 5, "--overlap", "off", "--collective", "neighbour")
-    assert losses(tmp_path / "on") == losses(tmp_path / "off")
-    assert weights(tmp_path / "on") == weights(tmp_path / "off")
-
-
 @pytest.mark.parametrize("flags", [[], ["--model", "gcn", "--bits", "8"]], ids=["sage", "gcn"])
 def test_on_a_tiny_graph_nothing_pays(train, tmp_path, flags):
     """So --compute int8 can be given for any graph."""
@@ -43,19 +34,6 @@ def test_on_a_tiny_graph_nothing_pays(train, tmp_path, flags):
     assert losses(tmp_path / "int8") == losses(tmp_path / "float32")
     assert weights(tmp_path / "int8") == weights(tmp_path / "float32")
     assert summary(tmp_path / "int8")["compute_asked"] == "int8"
-
-
-def test_a_run_is_near_that_of_float32_and_says_what_it_did(train, tmp_path):
-    for compute in ("int8-always", "float32"):
-        train(compute, "--compute", compute, "--epochs", 10, "--dropout", 0)
-        assert summary(tmp_path / compute)["compute"] == summary(tmp_path / compute)["compute_asked"] == compute
-    found, exact = losses(tmp_path / "int8-always"), losses(tmp_path / "float32")
-    assert found != exact
-    np.testing.assert_allclose(found, exact, rtol=0.05)
-    first = lines(tmp_path / "int8-always")[0]
-    assert min(first[name] for name in ("int8_quantized", "int8_reused", "int8_kept_bytes")) > 0
-    content = torch.load(tmp_path / "int8-always" / "checkpoints" / "last.pt", weights_only=True)
-    assert {value.dtype for value in content["model"].values()} == {torch.float32}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,17 +23,15 @@ from trainings import trainer_of
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli.convert import convert
-from hpcgnn.cli.show import show
 from hpcgnn.cli.train_job import _result_rows
-from hpcgnn.data.graph_file import GraphFile, PartsFile
+from hpcgnn.data.graph_file import GraphFile
 from hpcgnn.lab.report.run_pages import comparison_page, run_page
-from hpcgnn.partition import PartitionOptions, partition
 from hpcgnn.train import objective
 from hpcgnn.train.config import LossConfig
 from hpcgnn.train.run_files import read_run
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.world import World
-from hpcgnn.world.thread_world import on_threads, one_rank
+from hpcgnn.world.thread_world import on_threads
 
 METRICS = {"r2": r2_score, "mae": mean_absolute_error, "rmse": root_mean_squared_error}
 LOSSES = {"auto": F.mse_loss, "mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}
@@ -247,43 +244,6 @@ def test_a_run_keeps_and_shows_the_best_values_of_its_metric(tmp_path: Path, met
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def data(graph: small_graphs.Arrays) -> Any:
-    from torch_geometric.data import Data
-
-    masks = {name: torch.from_numpy(mask) for name, mask in graph.masks.items()}
-    return Data(torch.from_numpy(graph.x), torch.from_numpy(graph.edge_index), y=torch.from_numpy(graph.y), **masks)
-
-
-@pytest.mark.parametrize("targets", [1, 3])
-def test_targets_come_back_and_are_shown(tmp_path: Path, targets: int) -> None:
-    graph, path, parts = with_targets(targets), tmp_path / "g.h5", tmp_path / "p.h5"
-    given = data(graph)
-    given.y = given.y.double() if targets == 1 else given.y
-    summary = hpcgnn.from_pyg(given, path)
-    assert (summary.meta.task, summary.meta.num_classes) == ("regression", targets)
-    assert any("is taken as targets of regression" in note for note in summary.notes)
-    back = hpcgnn.to_pyg(path).y
-    assert back.dtype == torch.float32
-    assert torch.equal(back.nan_to_num(-99), torch.from_numpy(graph.y).nan_to_num(-99))
-    shown = CliRunner().invoke(show, [str(path)]).output
-    known = (~np.isnan(graph.y)).reshape(graph.num_nodes, -1)
-    rows = ("task +regression", f"targets +{targets}", f"nodes with a label +{known.any(1).sum()}",
-            f"target {targets - 1} +{known.sum(0)[-1]}")  # fmt: skip
-    assert all(re.search(row, shown) for row in rows)
-    partition(one_rank(), path, parts, PartitionOptions(3))
-    with GraphFile(path) as one, PartsFile(parts) as other:
-        assert one.data == other.data
-        nodes = other.meta.num_nodes
-        ids = other.read("nodes/original_ids", 0, nodes)
-        assert np.array_equal(other.labels(0, nodes), graph.y[ids], equal_nan=True)
-    changed = graph.y.copy()
-    changed.reshape(-1)[np.flatnonzero(known.reshape(-1))[3]] += 0.5
-    given.y = torch.from_numpy(changed)
-    hpcgnn.from_pyg(given, tmp_path / "changed.h5")
-    with GraphFile(path) as one, GraphFile(tmp_path / "changed.h5") as other:
-        assert {name for name in one.data if one.data[name] != other.data[name]} == {"labels"}
-
-
 def test_whole_numbers_are_classes_unless_one_says_otherwise(tmp_path: Path) -> None:
     graph = small_graphs.random_multigraph()
     arrays = {"num_nodes": graph.num_nodes, "edge_index": graph.edge_index, "x": graph.x, **graph.masks}
@@ -314,33 +274,6 @@ def test_whole_numbers_are_classes_unless_one_says_otherwise(tmp_path: Path) -> 
     del arrays["train_mask"], arrays["val_mask"], arrays["test_mask"]
     some = np.where(np.arange(60) < 40, graph.y + 0.5, np.nan)
     assert "24 / 8 / 8" in converted(some, "--split", "random:0.6,0.2,0.2")[1]
-
-
-@pytest.mark.parametrize("target", ["paper", "author"])
-def test_targets_of_several_types_of_nodes(tmp_path: Path, target: str) -> None:
-    """Types may have as many targets as they like; --target leaves those of one type."""
-    graph = small_graphs.hetero_data(small_graphs.with_types())
-    rng = torch.Generator().manual_seed(0)
-    graph["paper"].y = torch.randn(30, 2, generator=rng)
-    graph["author"].y = torch.randn(20, generator=rng).masked_fill(torch.arange(20) == 3, float("nan"))
-    graph["author"].train_mask = torch.arange(20) < 12
-    meta = hpcgnn.from_pyg(graph, tmp_path / "g.h5").meta
-    assert (meta.task, [each.classes for each in meta.node_types]) == ("regression", [2, 1, 0, 0])
-    back = hpcgnn.to_pyg(tmp_path / "g.h5")
-    assert torch.equal(back["paper"].y, graph["paper"].y)
-    assert torch.equal(back["author"].y[:, 0].nan_to_num(-9), graph["author"].y.nan_to_num(-9))
-    partition(one_rank(), tmp_path / "g.h5", tmp_path / "p.h5", PartitionOptions(2))
-
-    def program(world: World) -> tuple[int, float]:
-        mine = hpcgnn.load(tmp_path / "p.h5", world).with_target(target)
-        settings = {"model": "rgcn", "hidden": 8, "layers": 2, "epochs": 60, "dropout": 0.0, "lr": 0.05}
-        trainer = trainer_of(mine, settings | {"embed": "venue,term"})
-        summary = trainer.fit()
-        return int((~mine.y.isnan()).reshape(len(mine.y), -1).any(1).sum()), summary["loss_decrease"]
-
-    found = on_threads(2, program)
-    assert sum(known for known, _ in found) == {"paper": 30, "author": 19}[target]
-    assert found[0][1] > 0.5
 
 
 def test_a_damaged_target_is_named(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from torch_geometric.nn import GATv2Conv, HeteroConv, SAGEConv
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.exchange import MessageConfig
 from hpcgnn.world import World
 from hpcgnn.world.thread_world import on_threads
 
@@ -86,23 +85,6 @@ def test_losses_are_those_of_one_process(tmp_path: Path, whole: bool) -> None:
     for records in on_threads(3, program):
         np.testing.assert_allclose([each["loss"] for each in records], wanted, rtol=1e-4)
     assert wanted[-1] < wanted[0]
-
-
-def test_few_bits_stale_rows_and_policies(tmp_path: Path) -> None:
-    plain = Layers(whole=True)
-
-    def program(world: World) -> Any:
-        graph = small_graphs.on_ranks(world, ARRAYS, tmp_path / "parts.h5")
-        model = hpcgnn.distribute(copy.deepcopy(plain), graph, check=False, messages=MessageConfig(bits=8))
-        policy = hpcgnn.PolicyConfig(bits="adaqp", bits_period=2, staleness="pipeline")
-        trainer = hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=6, lr=0.05, policy=policy))
-        trainer.fit()
-        return trainer.records, trainer.policies.record()["bits"]
-
-    for records, bits in on_threads(2, program):
-        assert records[-1]["loss"] < records[0]["loss"]
-        assert any(record["stale"] for record in records)
-        assert len(bits) > 0
 
 
 class OfAuthors(Layers):

@@ -12,9 +12,7 @@ from trainings import trainer_of
 
 import hpcgnn
 from hpcgnn.base.process import StopRequest
-from hpcgnn.train.optimiser import GradientBucket
-from hpcgnn.world import World
-from hpcgnn.world.thread_world import on_threads, one_rank
+from hpcgnn.world.thread_world import one_rank
 
 SMALL = {"model": "gcn", "layers": 2, "hidden": 8, "epochs": 2}
 
@@ -62,16 +60,3 @@ def test_a_class_without_an_example_is_learned_and_evaluated(tmp_path, metric: s
     summary = made.fit()
     assert math.isfinite(summary["best_val_metric"])
     assert math.isfinite(summary["test_metric_at_best_val"])
-
-
-def test_a_rank_without_a_gradient_counts_as_zeros_in_each_step() -> None:
-    def program(world: World) -> list[float]:
-        parameter, found = torch.nn.Parameter(torch.ones(1)), []
-        bucket = GradientBucket(world, [[parameter]], 0)
-        for step in range(2):  # in the second one, rank 1 has no gradient
-            parameter.grad = None if step and world.rank else torch.full((1,), 8.0)
-            bucket.reduce([], 1)
-            found.append(float(parameter.grad[0]))
-        return found
-
-    assert on_threads(2, program) == [[8.0, 4.0]] * 2
