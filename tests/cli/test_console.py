@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from rich.table import Table
 
 from hpcgnn.cli import console
 from hpcgnn.launch import mpiexec
@@ -35,23 +36,14 @@ def test_what_is_a_terminal(is_launched, on_terminal):
 ORDERS = "a\x1b]0;title\x07b\x9b2J\r\u202ec"
 HARMLESS = r"a\x1b]0;title\x07b\x9b2J\r\u202ec"
 
-TABLE = """
-from rich.table import Table
-from hpcgnn.cli import console
-table = Table()
-for name in range(12):
-    table.add_column(f"column {name}")
-table.add_row(*["1,234,567"] * 12)
-console.stdout().print(table)
-"""
-
 
 @pytest.mark.parametrize(("columns", "whole"), [(None, 12), ("60", 0)])
-def test_numbers_in_a_file_are_not_cut_unless_a_width_is_given(columns, whole):
-    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    environment |= {} if columns is None else {"COLUMNS": columns}
-    output = subprocess.run([sys.executable, "-c", TABLE], env=environment, stdout=subprocess.PIPE, check=True).stdout
-    assert output.decode().count("1,234,567") == whole
+def test_numbers_in_a_file_are_not_cut_unless_a_width_is_given(columns, whole, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", columns) if columns else monkeypatch.delenv("COLUMNS", raising=False)
+    table = Table(*(f"column {number}" for number in range(12)))
+    table.add_row(*["1,234,567"] * 12)
+    console.stdout().print(table)
+    assert capsys.readouterr().out.count("1,234,567") == whole
 
 
 def test_headings_break_before_numbers_are_cut(monkeypatch, capsys):

@@ -11,7 +11,6 @@ from command_line import said
 
 from hpcgnn.cli.train import train
 from hpcgnn.lab.cli import launch, model
-from hpcgnn.train.run_config import settings_by_name
 
 SECTIONED = {
     ("train",): train,
@@ -41,14 +40,3 @@ def test_every_option_is_in_one_section(words: tuple[str, ...]) -> None:
     assert "Options" not in found
     assert sorted(itertools.chain(*found.values())) == sorted(wanted)
     assert max(map(len, found.values())) <= 16
-
-
-def test_the_help_of_train_begins_with_what_most_runs_need() -> None:
-    found = sections(("train",))
-    assert next(iter(found)) == "Most used"
-    assert {"--out", "--model", "--layers", "--hidden", "--epochs", "--lr", "--bits", "--resume"} <= {
-        *found["Most used"]
-    }
-    assert found["Output"] == ["--tensorboard", "--quiet", "--json", "--log-level", "--help"]
-    policies = {f"--{name.replace('_', '-')}" for name, each in settings_by_name().items() if each.part == "policy"}
-    assert policies - {"--bits", "--staleness"} <= {*found["Policies of --bits and --staleness"], *found["Stale rows"]}

@@ -116,18 +116,6 @@ def test_a_trial_begins_when_rows_have_an_order():
     assert policy.trial.seconds == [[1.0] * 5, [1.0] * 2]
 
 
-def test_the_rows_with_the_largest_error_get_the_bits():
-    facts, arguments = setup("a")
-    policy = AutoBits(arguments)
-    policy.begin_epoch(0)
-    assert facts[0].row_bits.sent.tolist() == [2, 2, 2]
-    facts[0].sends(1e6, 1e-3, 1.0)
-    policy.observe(Observation(0, 1.0, 1.0, {}))
-    policy.begin_epoch(1)
-    assert facts[0].row_bits.sent.tolist() == [4, 1, 1]
-    assert np.array_equal(facts[0].row_bits.received, facts[0].row_bits.sent)
-
-
 def freshness(epochs: int, of_rows: dict[str, RowChange], seconds: dict[str, float]) -> list[dict[str, str]]:
     """The freshness of each exchange in each epoch, whose seconds follow from the freshness of exchange a."""
     facts, arguments = setup(*of_rows)

@@ -81,13 +81,6 @@ def test_costs_of_classes_hold_where_those_of_ranks_are_not_known() -> None:
         assert gamma.tolist() == [1e-6, 0, 1e-5, 1e-5]
 
 
-@pytest.mark.parametrize("of_ranks", [(), ([1e-8, 2e-8], [3e-8, 4e-8])])
-def test_a_file_keeps_them(tmp_path: Path, of_ranks: tuple[list[float], ...]) -> None:
-    costs = LinkCosts({"network": 8.1e-8}, {"network": 1.5e-4}, *of_ranks)
-    costs.save(tmp_path / "costs.json")
-    assert LinkCosts.load(tmp_path / "costs.json") == costs
-
-
 @pytest.mark.mpi
 def test_ranks_measure_their_links(mpi_ranks: Callable) -> None:
     """All links are within one node, because there is no network here."""

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 import small_graphs
 import torch
-from ranks import exchanges
 
 import hpcgnn
-from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values
 from hpcgnn.exchange import Messages
 from hpcgnn.exchange.mailbox import FRESH, STALE
-from hpcgnn.policy.base import ExchangeFacts, Observation, Setup
+from hpcgnn.policy.base import Observation, Setup
 from hpcgnn.policy.clock import Clock
 from hpcgnn.policy.config import DescentSettings, PolicyConfig
 from hpcgnn.policy.loss_trend import LossTrend
@@ -219,36 +217,3 @@ def test_bits_in_the_order_of_errors_give_a_better_gradient(tmp_path):
     found, *others = on_threads(3, lambda world: gradient_errors(world, path))
     assert others == [found] * 2
     assert 3 * found["error"] < min(found["degree"], found["random"]), found
-
-
-def test_an_order_of_rows_is_kept_and_refused_for_other_rows():
-    def program(world: World) -> None:
-        exchange = exchanges.make(world)
-        rows = int(exchange.send_counts.sum())
-        facts = ExchangeFacts(exchange, lambda: 4.0 ** -np.arange(rows), lambda: (np.zeros(0), np.zeros(0)))
-        errors, empty = BitsByError(world, [facts]), BitsByError(world, [facts])
-        exchange.row_bits = errors.of(facts, 2)
-        exchange.ranges = errors.ranges[0]
-        exchanges.moved(exchange, torch.randn(rows, 8, generator=torch.Generator().manual_seed(world.rank)))
-        errors.renew()
-        assert len(set(errors.of(facts, 2).sent)) > 1, "the order of rows"
-        assert errors.of(facts, 2).sent.sum() < errors.of(facts, 4).sent.sum()
-        state = errors.rank_state()
-        errors.check_rank_state(state, "file")
-        empty.load(state)
-        for mean in (1, 2, 4, 8):
-            ours, theirs = errors.of(facts, mean), empty.of(facts, mean)
-            assert np.array_equal(ours.sent, theirs.sent)
-            assert np.array_equal(ours.received, theirs.received)
-        (own,) = state.values()
-        for wrong in (
-            {"sent": own["sent"][1:]},
-            {"received": own["received"].long()},
-            {"squares": own["squares"][:-1]},
-        ):
-            with pytest.raises(HpcgnnError, match="do not match its rows"):
-                errors.check_rank_state({facts.name: own | wrong}, "file")
-        with pytest.raises(HpcgnnError, match="not those of this model"):
-            errors.check_rank_state({"another": own}, "file")
-
-    on_threads(4, program)

@@ -128,24 +128,6 @@ def test_bytes_out_of_reach_are_refused_with_those_in_reach(even, of_bits, wante
         ThreadPool(3).run(of_epochs, even, {"bits": f"uniform:{wanted}"})
 
 
-@pytest.mark.parametrize("layers", [2, 4])
-def test_models_of_any_number_of_layers_decide_about_each_exchange(parts: Path, layers: int) -> None:
-    """The sums of ranks hold the change of each exchange, and then its lateness."""
-    policy = hpcgnn.PolicyConfig(staleness="pipeqs", bypass="late", drift_threshold=2.0)
-
-    def program(world: World) -> tuple[dict[str, int], set[str]]:
-        trainer = trainer_of(world, parts, policy, replace(GCN, layers=layers))
-        for _ in range(5):  # the change of rows is known after five messages
-            trainer.run_epoch()
-        policies = trainer.policies
-        names = {facts.name for facts in policies.all_facts if not facts.exchange.is_backward}
-        return policies.state()["staleness"]["oldest"], names
-
-    decided, names = ThreadPool(2).run(program)[0]
-    assert set(decided.values()) == {4}  # no rows are farther apart than 2
-    assert names - decided.keys() <= {"layer 1's boundary rows"}  # features are sent once
-
-
 def test_adaqp_decides_about_a_frozen_model_as_about_the_first_epochs(tmp_path: Path) -> None:
     """Rows that stay as they are have the ranges, and therefore the bits, of before: rounding adds no range of its own."""
     policy = hpcgnn.PolicyConfig("adaqp", bits_period=1, group_rows=3, time_scale="span", variance_weight=0.35)

@@ -183,23 +183,6 @@ def test_node_local_copies_that_differ_are_refused_on_all_ranks(train, parts, tm
     assert "different files" in refusal(train("run", graph=tmp_path / "copy-{rank}.h5", check=False))
 
 
-# Launchers kill the other ranks when one fails. This program keeps the exit code of each rank, and succeeds.
-KEEP_EXIT_CODE = """
-import os, pathlib, subprocess, sys
-code = subprocess.call(sys.argv[2:], close_fds=False)  # MPICH talks to its ranks through an inherited one
-pathlib.Path(sys.argv[1], f"exit.{os.getpid()}").write_text(str(code))
-"""
-
-
-def test_processes_end_with_one_sentence_and_the_same_exit_code(mpirun, tmp_path):
-    """A launch of its own, because shared ranks do not show the ends of the processes themselves."""
-    keep_exit_code = ["-c", KEEP_EXIT_CODE, tmp_path, sys.executable, *HPCGNN]
-    result = mpirun(2, [*keep_exit_code, "train", tmp_path / "no.h5", "--out", tmp_path / "run"])
-    (error,) = errors_in(result)
-    assert "there is no file" in error
-    assert [path.read_text().strip() for path in tmp_path.glob("exit.*")] == ["1", "1"]
-
-
 def test_wrong_rank_count(train):
     error = refusal(train("run", ranks=3, check=False))
     assert "2 parts" in error

@@ -102,37 +102,29 @@ def test_plateau_falls_when_nothing_improves():
     assert (best.epoch, best.val_metric) == (6, 0.9)
 
 
-def test_patience_counts_evaluations_only():
+@pytest.mark.parametrize(
+    ("evaluated", "epoch", "exhausted"),
+    [
+        ({}, -1, {5: False}),
+        ({9: 0.5}, 9, {5: False}),
+        ({9: 0.5, 19: 0.4}, 9, {10: True, 11: False, 0: False}),
+        # Of equally good ones, the last is best, and patience does not wait for it.
+        ({0: 0.5, 1: 0.7, 2: 0.6, 3: 0.7}, 3, {2: True, 3: False}),
+        ({0: None, 1: None}, 1, {}),  # without validation nodes, the latest is best
+    ],
+)
+def test_the_best_evaluation_and_when_patience_ends(evaluated, epoch, exhausted):
     best = Best()
-    assert not best.is_exhausted(5)  # nothing was evaluated yet
-    best.update(9, 0.5, 0.5, 100)
-    assert not best.is_exhausted(5)
-    best.update(19, 0.4, 0.4, 100)
-    assert best.is_exhausted(10)
-    assert not best.is_exhausted(11)
-    assert not best.is_exhausted(0)
-
-
-def test_of_equally_good_evaluations_the_last_is_best_and_patience_does_not_wait_for_it():
-    best = Best()
-    found = [best.update(epoch, metric, metric, 100) for epoch, metric in enumerate([0.5, 0.7, 0.6, 0.7])]
-    assert found == [True, True, False, True]
-    assert (best.epoch, best.improved) == (3, 1)
-    assert best.is_exhausted(2)
-    assert not best.is_exhausted(3)
+    for number, metric in evaluated.items():
+        best.update(number, metric, metric or 0.5, 100)
+    assert best.epoch == epoch
+    assert {patience: best.is_exhausted(patience) for patience in exhausted} == exhausted
 
 
 def test_a_state_that_is_older_than_patience_from_the_first_best_goes_on():
     state = {"epoch": 110, "val_metric": 0.7, "test_metric": 0.7, "plateaus": 0, "plateau_since": 0, "evaluated": 119}
     assert not Best.from_state(state).is_exhausted(50)
     assert Best.from_state(Best(3, improved=2).state()).improved == 2
-
-
-def test_without_validation_nodes_the_latest_is_best():
-    best = Best()
-    assert best.update(0, None, 0.5, 1)
-    assert best.update(1, None, 0.4, 1)
-    assert best.epoch == 1
 
 
 # -- losses and metrics ------------------------------------------------------------------------------------------------

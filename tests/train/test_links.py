@@ -4,6 +4,7 @@ scikit-learn.
 
 from __future__ import annotations
 
+import io
 import os
 from collections import Counter
 from pathlib import Path
@@ -143,35 +144,32 @@ def test_scores_of_another_graph_are_those_of_its_own_features_and_edges(train, 
     assert found == pytest.approx(wanted, rel=1e-4, abs=1e-5)
 
 
-def test_pairs_with_a_header_that_python_cannot_parse(tmp_path):
-    path = tmp_path / "pairs.npy"
-    np.save(path, np.array([[0, 1], [2, 3]]))
-    content = bytearray(path.read_bytes())
+def npy_without_a_header() -> bytes:
+    with io.BytesIO() as file:
+        np.save(file, np.array([[0, 1], [2, 3]]))
+        content = bytearray(file.getvalue())
     content[42:128] = bytes(86)
-    path.write_bytes(content)
-    with pytest.raises(HpcgnnError, match=f"cannot read pairs from {path}"):
-        read_pairs(one_rank(), path)
+    return bytes(content)
 
 
-@pytest.mark.parametrize("content", ["", "\n", "# nothing\n"])
-def test_a_file_without_pairs_is_one_sentence(tmp_path, recwarn, content):
-    path = tmp_path / "pairs.txt"
-    path.write_text(content)
-    with pytest.raises(HpcgnnError, match=f"{path} must hold two node ids in each line"):
+WRONG = [
+    ("pairs.npy", npy_without_a_header(), "cannot read pairs from"),
+    *(("pairs.txt", content, "must hold two node ids in each line") for content in (b"", b"\n", b"# nothing\n")),
+    ("pairs.txt", "0 1\n2 3\n".encode("utf-16"), "is text in UTF-16"),
+    ("pairs.txt", None, "it is not a file"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "sentence"), WRONG)
+def test_what_is_no_file_of_pairs_is_one_sentence(tmp_path, recwarn, name, content, sentence):
+    path = tmp_path / name
+    os.mkfifo(path) if content is None else path.write_bytes(content)
+    with pytest.raises(HpcgnnError, match=sentence) as refused:
         read_pairs(one_rank(), path)
+    assert str(path) in str(refused.value)
     assert not recwarn.list
 
 
-def test_pairs_with_a_byte_order_mark(tmp_path):
-    path = tmp_path / "pairs.txt"
-    path.write_text("0 1\n2 3\n", encoding="utf-8-sig")
-    assert read_pairs(one_rank(), path).tolist() == [[0, 1], [2, 3]]
-    path.write_text("0 1\n2 3\n", encoding="utf-16")
-    with pytest.raises(HpcgnnError, match="is text in UTF-16"):
-        read_pairs(one_rank(), path)
-
-
-def test_a_pipe_of_pairs_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pairs.txt")
-    with pytest.raises(HpcgnnError, match="it is not a file"):
-        read_pairs(one_rank(), tmp_path / "pairs.txt")
+def test_pairs_may_have_a_byte_order_mark(tmp_path):
+    (tmp_path / "pairs.txt").write_text("0 1\n2 3\n", encoding="utf-8-sig")
+    assert read_pairs(one_rank(), tmp_path / "pairs.txt").tolist() == [[0, 1], [2, 3]]

@@ -233,11 +233,7 @@ def test_a_run_keeps_and_shows_the_best_values_of_its_metric(tmp_path: Path, met
     assert run.best()["epoch"] == summary["best_epoch"]
     told = f"{best:.4g} in epoch {summary['best_epoch']}"
     assert _result_rows(summary)[f"best validation {metric}"] == told
-    page = run_page(tmp_path / "run")
-    assert (f"best validation {metric}", told) in page.sections[0].tables[0].rows
-    pictures = [picture.alt for section in page.sections for picture in section.pictures if metric in picture.title]
-    assert pictures
-    assert not any("%" in alt for alt in pictures)
+    assert (f"best validation {metric}", told) in run_page(tmp_path / "run").sections[0].tables[0].rows
     assert comparison_page([tmp_path / "run", tmp_path / "run"])
 
 

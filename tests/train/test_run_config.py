@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -23,7 +22,7 @@ from hpcgnn.base.process import StopRequest
 from hpcgnn.cli.train import run_config as configured
 from hpcgnn.cli.train import train as train_command
 from hpcgnn.exchange import MessageConfig
-from hpcgnn.nn.config import MODELS, LayerSettings, describe, described
+from hpcgnn.nn.config import MODELS
 from hpcgnn.policy.config import BITS_POLICIES, FIXED
 from hpcgnn.train.run_config import RunConfig, settings_by_name
 
@@ -233,19 +232,6 @@ def test_a_trainer_refuses_what_the_command_refuses(graph, settings, sentence):
     assert sentence in str(refused.value)
 
 
-def test_a_trainer_refuses_settings_of_its_own_that_nothing_uses(graph):
-    model = hpcgnn.build_model(hpcgnn.ModelConfig("gcn", layers=2, hidden=8), graph)
-    usual = hpcgnn.TrainConfig()
-    wrong = {
-        "--dense-weight-decay is not used by gcn": replace(usual, dense_weight_decay=0.1),
-        "--decay is not used here": replace(usual, schedule=replace(usual.schedule, decay=0.1)),
-        "ModelConfig.label_inputs must be True": replace(usual, labels=replace(usual.labels, rate=0.5)),
-    }
-    for sentence, config in wrong.items():
-        with pytest.raises(HpcgnnError, match=sentence):
-            hpcgnn.Trainer(model, graph, config, stop=StopRequest())
-
-
 def test_distributed_models_are_held_to_the_same_rules(graph):
     def users_model(dropout: float) -> torch.nn.Module:
         return require_module("torch_geometric.nn").GraphSAGE(9, 8, 2, 4, dropout=dropout)
@@ -267,29 +253,6 @@ def test_distributed_models_are_held_to_the_same_rules(graph):
 
 
 # -- older runs --------------------------------------------------------------------------------------------------------
-
-
-def test_files_of_older_runs_have_settings_that_nothing_uses():
-    given = tomllib.loads(OLD_CONFIG.read_text())
-    del given["parts"]
-    run = RunConfig.from_settings(given, lenient=given)
-    run.check()
-    assert run.settings().items() <= (given | NEW_SETTINGS).items()
-    with pytest.raises(HpcgnnError, match="--decoder is not used by --task node: --task link uses it"):
-        RunConfig.from_settings(given)
-
-
-def test_descriptions_of_older_models_are_those_of_new_ones():
-    before = {
-        "model": "gcnii", "layers": 4, "hidden": 16, "norm": "batch", "activation": "relu", "label_inputs": False, "heads": 8,
-        "output_heads": 1, "hops": 0, "teleport": 0.2, "identity": 0.5, "decoder": "none", "features": 9, "classes": 4,
-    }  # fmt: skip
-    config = hpcgnn.ModelConfig("gcnii", layers=4, hidden=16, norm="batch", teleport=0.2, dropout=0.1)
-    assert described(before) == replace(config, dropout=LayerSettings.dropout)
-    assert describe(described(before), 9, 4) == describe(config, 9, 4)
-    assert describe(config, 9, 4) == {
-        name: value for name, value in (before | {"embed": ""}).items() if name not in ("heads", "output_heads", "hops")
-    }
 
 
 @pytest.fixture
