@@ -29,8 +29,9 @@ from hpcgnn.plan import AggregationPlan, PeerRows
 
 
 def make_halo(
-    graph: LocalGraph, *, messages: Messages | None = None, backend: str = "auto", width: int = 256
-) -> Aggregator:
+    graph: LocalGraph, *, messages: Messages | None = None, backend: str = "auto", width: int = 256,
+    kind: RowKind = COPIED_TO_HALO,
+) -> Aggregator:  # fmt: skip
     """The map from (n, F) rows to (n + h, F) extended rows: the *post* plan without local aggregation. Collective.
 
     It is an aggregator like any other: ``z = L x + R · exchange(S x)``, where L is the identity above h empty rows, and R is
@@ -57,14 +58,9 @@ def make_halo(
         of_halo = torch.bincount(post.receive.indices, minlength=halo)
         return torch.cat((own if order is None else own[order], of_halo))[:, None]
 
+    kind = kind if routes is None else MOVED
     return connected(
-        plan,
-        messages=messages,
-        backend=backend,
-        width=width,
-        kind=COPIED_TO_HALO if routes is None else MOVED,
-        copies=Copies(near, edges),
-        routes=routes,
+        plan, messages=messages, backend=backend, width=width, kind=kind, copies=Copies(near, edges), routes=routes
     )
 
 

@@ -27,6 +27,7 @@ from hpcgnn.nn.graph_model import GraphModel
 from hpcgnn.nn.halo import make_halo
 from hpcgnn.nn.layers import label_matrix
 from hpcgnn.nn.linear import Given
+from hpcgnn.nn.linear_map import MOVED
 from hpcgnn.train import objective
 from hpcgnn.train.config import ALWAYS, AUTO, MRR, NEVER, REAL_METRICS, LabelPropagationConfig, LossConfig
 from hpcgnn.train.links import Links, LinkSplit, links_of
@@ -264,8 +265,8 @@ class LinkTask:
         return self.held_out[0][0].csr.num_entries
 
     def _halo(self, graph: LocalGraph) -> Aggregator:
-        model = self.model
-        return make_halo(graph, messages=model.messages, backend=model.backend, width=model.config.hidden)
+        model = self.model  # rows for the decoder stay floats, also where a resumed run chooses its arithmetic again
+        return make_halo(graph, messages=model.messages, backend=model.backend, width=model.config.hidden, kind=MOVED)
 
     @property
     def decoder(self) -> Decoder:
