@@ -96,7 +96,9 @@ def test_where_mpi_takes_the_devices_memory(device_ranks, tmp_path):
         assert not device.staged
 
 
-@pytest.mark.parametrize("settings", [{"bits": "2"}, {"bits": "8", "staleness": "pipeline"}], ids=["fresh", "stale"])
+@pytest.mark.parametrize(
+    "settings", [{"bits": "2"}, {"bits": "8", "staleness": "pipeline"}, {"bits": "sylvie", "loss_window": 2}], ids=str
+)
 def test_a_run_goes_on_on_another_device(device_ranks, tmp_path, settings):
     for unbroken, *others in device_ranks(2).run(on_device.moved_between, tmp_path, settings):
         assert others == [unbroken] * 2

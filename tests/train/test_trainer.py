@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import small_graphs
-import torch
 from trainings import trainer_of
 
 import hpcgnn
@@ -30,18 +29,6 @@ def test_a_request_to_stop_in_the_last_epoch_leaves_a_finished_run(graph, epochs
 def test_resuming_needs_a_run_folder(graph) -> None:
     with pytest.raises(hpcgnn.HpcgnnError, match=r"^resume\(\) needs a run folder"):
         trainer_of(graph, SMALL).resume()
-
-
-def test_ranges_from_a_checkpoint_go_to_the_device_of_the_messages(graph) -> None:
-    made = trainer_of(graph, SMALL | {"bits": "adaqp"})
-    made.fit()
-    bits = made.policies._bits
-    state, rank_state = bits.state(), bits.rank_state()
-    for ranges in bits._errors.ranges:
-        ranges.squares = torch.zeros(0, device="meta")
-    bits.load(state, rank_state)
-    assert bits._errors.ranges
-    assert {ranges.squares.device.type for ranges in bits._errors.ranges} == {"meta"}
 
 
 def test_all_groups_of_parameters_have_the_scheduled_rate(graph) -> None:
