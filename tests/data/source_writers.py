@@ -236,7 +236,8 @@ def mtx(graph: Graph, folder: Path) -> str:
     entries = list(zip(*values["edge_index"].tolist(), weights.tolist(), strict=True))
     is_symmetric = sorted(entries) == sorted((target, source, weight) for source, target, weight in entries)
     entries = [each for each in entries if not is_symmetric or each[0] >= each[1]]
-    kind = f"{'real' if 'edge_weight' in values else 'pattern'} {'symmetric' if is_symmetric else 'general'}"
+    field = "pattern" if "edge_weight" not in values else "real" if weights.dtype.kind == "f" else "integer"
+    kind = f"{field} {'symmetric' if is_symmetric else 'general'}"
     rows = [f"%%MatrixMarket matrix coordinate {kind}", f"{values['num_nodes']} {values['num_nodes']} {len(entries)}"]
     rows += [f"{source + 1} {target + 1} {weight}" for source, target, weight in entries]
     (folder / "g.mtx").write_text("\n".join(rows) + "\n")
@@ -244,12 +245,14 @@ def mtx(graph: Graph, folder: Path) -> str:
 
 
 def metis(graph: Graph, folder: Path) -> str:
-    """Each node has the size 9 and the weights 7 and 8."""
+    """Each node has the size 9 and, where edges have weights, 7 and 8 as its own, otherwise 7 alone."""
     values = graph.plain
-    weights, lines = values.get("edge_weight"), [[9, 7, 8] for _ in range(values["num_nodes"])]
+    weights = values.get("edge_weight")
+    lines = [[9, 7] if weights is None else [9, 7, 8] for _ in range(values["num_nodes"])]
     for number, (source, target) in enumerate(values["edge_index"].T.tolist()):
         lines[source] += [target + 1] + ([] if weights is None else [weights[number]])
-    size = values["num_nodes"], values["edge_index"].shape[1] // 2, "110" if weights is None else "111", 2
+    flags = ("110", 1) if weights is None else ("111", 2)
+    size = values["num_nodes"], values["edge_index"].shape[1] // 2, *flags
     (folder / "g.graph").write_text(
         "% a comment\n" + "".join(" ".join(map(str, line)) + "\n" for line in [size, *lines])
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import small_graphs
 import torch
@@ -18,8 +20,9 @@ from hpcgnn.devices import CPU
 from hpcgnn.exchange import Messages
 from hpcgnn.kernels import buffers, sizes
 from hpcgnn.train import account
+from hpcgnn.train.ledger import Ledger, held
 from hpcgnn.train.run_config import RunConfig, bytes_of
-from hpcgnn.train.standin import part_facts
+from hpcgnn.train.standin import facts_of, part_facts
 from hpcgnn.world.thread_world import on_threads
 
 NODES, MIB = 1500, 1 << 20
@@ -96,6 +99,39 @@ def test_a_larger_graph_is_predicted_from_a_small_share(parts, monkeypatch):
         assert third[part] == pytest.approx(whole[part], rel=0.02)
 
 
+def test_a_trial_divides_its_matrices_as_the_training_will(tmp_path, monkeypatch):
+    """GATv2's joint rows of edges come in blocks, and rows of one group of heads after the other."""
+    nodes, edges, width = 1 << 20, 1 << 25, 256
+    monkeypatch.setattr(account, "_VALUES", 1 << 20)
+    path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.even_graph(NODES, 8 * NODES), 1)
+    plan_store.store_plans(path, ["post"], jobs=1)
+    with PartsFile(path) as file:
+        facts = part_facts(file, 0, "post")
+    meta = replace(facts.meta, num_nodes=nodes, num_edges=edges)
+    facts = replace(
+        facts, meta=meta, nodes=nodes, edges=edges, plan=facts.plan._replace(local=edges), trained=nodes // 2
+    )
+    run = run_of({"model": "gatv2", "heads": 4, "hidden": width, "layers": 2, "activations": "recompute"})
+    found = account.predicted(account.trial_config(run, run.compute), facts)
+    assert found["temporary rows"] < 4 * nodes * width * 4 < edges * width // 4 * 4
+
+
+def test_blocks_of_two_trials_are_known_by_their_place():
+    """A matrix grows, though pieces of a fixed size have rows like its own. Messages grow, though one trial makes more."""
+
+    def at(share):
+        with Ledger() as ledger:
+            torch.ones(round(1000 * share), 8)
+            for _ in range(round(10 * share)):
+                torch.ones(50, 8)
+            for size in (900, 1000)[-round(5 * share) :]:
+                torch.ones(1, round(size * share))
+        return account.Trial(share, ledger, Counter(), {}, {})
+
+    sizes = [each.full for each in account.block_sizes(at(0.4), at(0.2))]
+    assert sizes == [32_000, *[1600] * 4, 3600, 4000]
+
+
 def test_a_run_without_a_limit_is_measured(parts):
     run = run_of(MODELS["sage"] | {"activations": "auto"})
 
@@ -122,6 +158,16 @@ def test_a_run_without_a_limit_is_measured(parts):
     assert found["measured"]["total"] == summary["peak_memory_bytes_per_rank"]
 
 
+def test_the_sizes_of_a_part_without_a_plan_are_those_of_post(tmp_path, parts):
+    graph = small_graphs.with_typed_edges(small_graphs.even_graph(NODES, 8 * NODES))
+    path = small_graphs.in_parts(tmp_path / "parts.h5", graph, 2)
+    for rank, found in enumerate(on_threads(2, lambda world: facts_of(world, path, "hybrid"))):
+        with PartsFile(parts) as file:
+            wanted = part_facts(file, rank, "post")
+        assert found.plan == wanted.plan
+        assert (found.nodes, found.edges, found.trained) == (wanted.nodes, wanted.edges, wanted.trained)
+
+
 def test_a_trial_leaves_no_trace(parts):
     """Ranks that are threads make theirs at the same time."""
     run = account.trial_config(run_of(MODELS["sage"]), "float32")
@@ -135,6 +181,20 @@ def test_a_trial_leaves_no_trace(parts):
     assert sizes.scaled(1 << 20) == 1 << 20
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_ledger_notes_what_is_allocated_and_freed():
+    with Ledger() as ledger:
+        kept = torch.ones(1000)
+        result = buffers.empty(500, 8, torch.float32)
+        kept + 1
+        view = kept[1:]
+    sizes = [each.num_bytes for each in ledger.blocks]
+    assert sizes == [4000, 16000, 4000]
+    assert [each.is_result for each in ledger.blocks] == [False, True, False]
+    assert ledger.events == [0, 1, 2, ~2]
+    assert {*ledger.live.values()} == {0, 1}
+    assert sum(count for _, count in held([kept, view, result, {"a": np.ones(3)}], {})) == 4000 + 16000 + 24
 
 
 @pytest.mark.parametrize(("limit", "fits"), [("100GiB", True), ("1MB", False)])
@@ -162,6 +222,13 @@ def test_a_run_that_takes_more_than_the_limit_is_refused_on_all_ranks(limit, fit
 def test_settings_of_policies_are_left_out_of_trials(policy, parts):
     run = run_of(MODELS["sage"] | policy | {"memory_limit": "100GiB"})
     assert on_threads(2, lambda world: account.account_of(world, parts, run, CPU)[1]) == ["keep", "keep"]
+
+
+def test_a_part_with_hardly_any_training_node_is_predicted(parts):
+    run = account.trial_config(run_of(MODELS["sage"]), "float32")
+    with PartsFile(parts) as file:
+        facts = replace(part_facts(file, 0, "hybrid"), trained=0)
+    assert account.predicted(run, facts)[account.ACTIVATIONS] > 0
 
 
 @pytest.mark.parametrize(
