@@ -25,7 +25,7 @@ CHANGING: list[dict[str, Any]] = [
 
 
 def keeps_input(world: World, path: Any, settings: dict[str, Any], place: str = "memory") -> bool:
-    """Whether the model keeps its sums of the features. Those that are kept are tested in test_matrix_of_runs.py."""
+    """Return whether the model keeps its sums of the features. Those that are kept are tested in test_matrix_of_runs.py."""
     given = {"layers": 2, "hidden": 8, "compute": "float32", "cache_input_aggregation": AUTO} | settings
     return trainer_of(hpcgnn.load(path, world, features=place), given).model.keeps_input
 

@@ -337,6 +337,8 @@ def test_each_value_of_a_setting_changes_the_run(folder, axis):
         for name, each in (("with", cell.changed(**{axis: value})), ("without", cell)):
             run = folder / f"{axis}-{number}-{name}"
             ended = ThreadPool(2).run(ran, in_parts(folder, cell.graph, 2), run, each)[0]
-            figures = [[each for each in line if not isinstance(each, str)] for line in told(run, cell)]  # without names
+            figures = [
+                [each for each in line if not isinstance(each, str)] for line in told(run, cell)
+            ]  # without names
             found.append((figures, {name: values.tolist() for name, values in ended.after.items()}))
         assert found[0] != found[1], f"{axis}={value} does nothing"
