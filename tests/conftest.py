@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -169,13 +170,17 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     require(all(map(shutil.which, ("munged", "slurmctld", "slurmd", "sbatch"))), "Slurm and munge (make deps-debian)")
     require(not Path(sys.executable).with_name("mpiexec").exists(), "the system's Open MPI, for srun --mpi=pmix")
     folder = tmp_path_factory.mktemp("slurm") / "node"
-    command = ROOT / "tools" / "slurm_single_node.sh"
-    started = subprocess.run([command, "up", folder, "2"], capture_output=True, text=True, timeout=120, check=False)
-    assert started.returncode == 0, started.stdout + started.stderr
-    try:
-        yield {"SLURM_CONF": str(folder / "slurm.conf")}
-    finally:
-        subprocess.run([command, "down", folder], timeout=120, check=True)
+    command = [str(ROOT / "tools" / "slurm_single_node.sh")]
+    with open(tmp_path_factory.getbasetemp().parent / "slurm.lock", "w") as lock:
+        # One at a time: each Slurm takes all cores for its own, and jobs that begin too late on a busy core start again.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        up = [*command, "up", folder, "2"]
+        started = subprocess.run(up, capture_output=True, text=True, timeout=120, check=False)
+        assert started.returncode == 0, started.stdout + started.stderr
+        try:
+            yield {"SLURM_CONF": str(folder / "slurm.conf")}
+        finally:
+            subprocess.run([*command, "down", folder], timeout=120, check=True)
 
 
 def _require_launcher() -> None:
