@@ -25,26 +25,26 @@ FILE = Path("build", "durations.json")
 COLLECTING = "collecting"
 # The most CPU seconds of a folder on a core of speed 1: about half as many again as measured, less for the largest.
 BUDGET = {
-    COLLECTING: 120,  # in three processes of a fresh checkout, which compile the files of tests
+    COLLECTING: 90,  # in three processes of a fresh checkout, which compile the files of tests
     "tests/base": 10,
-    "tests/cli": 130,
-    "tests/data": 200,
+    "tests/cli": 100,
+    "tests/data": 130,
     "tests/doctor": 25,
     "tests/exchange": 65,
     "tests/gpu": 40,
-    "tests/graph": 75,
-    "tests/kernels": 400,
-    "tests/lab": 700,
-    "tests/large_p": 70,
-    "tests/launch": 60,
-    "tests/native": 300,
-    "tests/nn": 1200,
-    "tests/partition": 170,
+    "tests/graph": 60,
+    "tests/kernels": 220,
+    "tests/lab": 580,
+    "tests/large_p": 60,
+    "tests/launch": 50,
+    "tests/native": 240,
+    "tests/nn": 680,
+    "tests/partition": 135,
     "tests/plan": 5,
-    "tests/policy": 120,
-    "tests/project": 900,
-    "tests/train": 1000,
-    "tests/world": 95,
+    "tests/policy": 65,
+    "tests/project": 480,
+    "tests/train": 510,
+    "tests/world": 50,
 }
 _LOOP_SECONDS = 0.055  # of the loop of `speed`, on such a core
 
