@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 
 from hpcgnn.base.arguments import check_choice, check_type, check_whole
 from hpcgnn.base.errors import HpcgnnError, WrongValueError
-from hpcgnn.base.typed import INT8_BITS
 from hpcgnn.exchange import Messages
 from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.graph.local_graph import LocalGraph
@@ -179,9 +178,7 @@ def _check_fit(
     if dtype not in (torch.float32, torch.float64):
         raise WrongValueError(f"dtype must be torch.float32 or torch.float64, not {dtype}")
     config.check()
-    sent, is_double = messages.config, dtype == torch.float64
-    facts: dict[str, Any] = {"keeps_rows": messages.keeps_rows, "is_coarse": sent.bits < INT8_BITS}
-    check_kept(config, *way, sent, is_double=is_double, **facts)
+    check_kept(config, *way, messages.config, is_stale=messages.keeps_rows, is_double=dtype == torch.float64)
     embedded_types(graph.meta, config.embed, str(graph.path))
     if config.decoder != "none" and CLASSES[config.decoder].has_relations and not graph.meta.num_edge_types:
         raise HpcgnnError(

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from hpcgnn.base.errors import WrongValueError
 from hpcgnn.base.settings import Checked, Composed, LazyEntry, Registry, setting, settings_of
+from hpcgnn.base.typed import INT8_BITS
 from hpcgnn.exchange.message_config import MessageConfig
 
 AUTO, FLOAT32, BF16, EMULATED, TF32 = "auto", "float32", "bf16", "bf16-emulated", "tf32"
@@ -411,12 +412,13 @@ def check_features_on_disk(config: ModelConfig | DistributedConfig, compute: str
 
 def check_kept(
     config: ModelConfig | DistributedConfig, activations: str, compute: str, int8: Int8Config, sent: MessageConfig, *,
-    keeps_rows: bool, is_coarse: bool, is_double: bool = False,
+    is_stale: bool = False, chooses_bits: bool = False, is_double: bool = False,
 ) -> None:  # fmt: skip
     """Raise HpcgnnError if rows are forgotten that are needed later, if these would be other rows, or if ``activations`` or
-    ``compute`` would do nothing. sent: the settings of messages. keeps_rows: whether rows of other ranks are used in later
-    epochs. is_coarse: whether rows may travel in fewer than 8 bits."""
+    ``compute`` would do nothing. sent: the settings of messages. is_stale: whether rows of other ranks are used in later
+    epochs. chooses_bits: whether a policy may take other bit-widths than those of ``sent``."""
     name, is_int8 = config.model if isinstance(config, ModelConfig) else "", compute in INTEGERS
+    keeps_rows, is_coarse = is_stale or sent.message_coding == "delta", chooses_bits or sent.bits < INT8_BITS
     repeats, packs = activations == RECOMPUTE, activations == EIGHT_BITS
     is_single = name != "sgc" and config.layers == 1
     propagates = name in ("appnp", "dagnn", "sgc") and config.num_hops > 1

@@ -36,7 +36,7 @@ def make_halo(
 
     It is an aggregator like any other: ``z = L x + R · exchange(S x)``, where L is the identity above h empty rows, and R is
     the identity below n empty rows. Its backward pass adds up the gradients of all copies of a row. For the correction of stale
-    rows, halo nodes are assumed to have moved like the owned nodes to which they have edges.
+    rows, halo nodes are assumed to have moved like the owned nodes to which they have edges. kind: what its rows are.
     """
     messages = messages or Messages(graph.world, device=graph.device)
     post, routes = plan_of(graph, "post", messages, width=width)

@@ -14,9 +14,9 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.exchange import MessageConfig, Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import backends
-from hpcgnn.nn.config import FLOAT32, INTEGERS, KEEP, RECOMPUTE, DistributedConfig, Int8Config, check_kept
+from hpcgnn.nn.config import FLOAT32, INTEGERS, KEEP, RECOMPUTE, Int8Config, check_kept
 from hpcgnn.plan import STRATEGIES
-from hpcgnn.pyg.distribution import M, distribution_of, is_distributed, on_ranks, plain_copy
+from hpcgnn.pyg.distribution import M, config_of, distribution_of, is_distributed, on_ranks, plain_copy
 from hpcgnn.pyg.given import Call
 from hpcgnn.pyg.rehearsal import rehearse
 from hpcgnn.world import World, raise_on_all_ranks
@@ -81,10 +81,7 @@ def distribute(
         check_choice("activations", activations, (KEEP, RECOMPUTE))
         _check_model(model)
         config = messages.config if isinstance(messages, Messages) else messages or MessageConfig()
-        rates = (each.p for each in model.modules() if isinstance(each, torch.nn.Dropout))
-        facts = DistributedConfig(type(model).__name__, max(rates, default=0.0))
-        way = activations, compute, int8 or Int8Config()
-        check_kept(facts, *way, config, keeps_rows=config.message_coding == "delta", is_coarse=False)
+        check_kept(config_of(model), activations, compute, int8 or Int8Config(), config)
         rehearsed = rehearse(model, graph) if check else None
     _agree_on_weights(model, graph.world)
     given = messages if isinstance(messages, Messages) else Messages(graph.world, messages, device=graph.device)

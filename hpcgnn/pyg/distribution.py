@@ -17,7 +17,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.activations import Activations
-from hpcgnn.nn.config import FLOAT32, INT8_ALWAYS, INTEGERS, KEEP, Int8Config
+from hpcgnn.nn.config import FLOAT32, INT8_ALWAYS, INTEGERS, KEEP, DistributedConfig, Int8Config
 from hpcgnn.nn.int8 import Int8, make_int8
 from hpcgnn.nn.linear import matmul
 from hpcgnn.nn.whole_graph import among
@@ -275,6 +275,12 @@ def _shared_tensors(model: torch.nn.Module) -> dict[int, Any]:
 def is_distributed(model: torch.nn.Module) -> bool:
     """Return whether ``model`` is a result of :func:`hpcgnn.distribute`."""
     return hasattr(model, _ATTRIBUTE)
+
+
+def config_of(model: torch.nn.Module) -> DistributedConfig:
+    """The facts about a user's model, distributed or not."""
+    rates = (module.p for module in model.modules() if isinstance(module, torch.nn.Dropout))
+    return DistributedConfig(type(model).__name__, drops_rows=max(rates, default=0.0))
 
 
 def distribution_of(model: torch.nn.Module) -> Distribution:

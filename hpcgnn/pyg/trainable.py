@@ -12,12 +12,11 @@ import torch.fx
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
-from hpcgnn.nn.config import DistributedConfig
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import DropoutKeys
 from hpcgnn.nn.linear import Given
 from hpcgnn.policy.base import ExchangeFacts
-from hpcgnn.pyg.distribution import distribution_of
+from hpcgnn.pyg.distribution import config_of, distribution_of
 from hpcgnn.world import raise_on_all_ranks
 
 _WARM_UPS = 2  # edges that were used in the previous pass get a plan
@@ -45,12 +44,11 @@ class TrainableModule:
         self.graph, self.messages = self._of.graph, self._of.messages
         self.keys = DropoutKeys(self.graph.original_ids, self.messages.current_pass.seed)
         self.aggregator = self._of.bridge.halo
-        rates = [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)]
         self.int8: Int8 | None = self._of.int8
         self.asked_compute = self._of.asked_compute
         self.keeps_input = False
         self.activations = self._of.bridge.activations
-        self.config = DistributedConfig(type(model).__name__, drops_rows=max(rates, default=0.0))
+        self.config = config_of(model)
         dtype, weight = next(model.parameters()).dtype, self.graph.edge_weight
         self._others: dict[str, Any] = {}
         names = list(inspect.signature(model.forward).parameters)

@@ -24,7 +24,7 @@ from hpcgnn.base.settings import (
     setting,
     settings_of,
 )
-from hpcgnn.base.typed import INT8_BITS, MESSAGE_BITS
+from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.exchange.message_config import MessageConfig
 from hpcgnn.graph import DISK, METHODS, PLACES
 from hpcgnn.nn.config import (
@@ -191,10 +191,9 @@ class RunConfig(Checked):
         check_device_name(self.device)
         bytes_of(self.memory_limit)
         _check_delta(self)
-        keeps_rows = self.policy.staleness != OFF or self.messages.message_coding == "delta"
-        is_coarse = self.policy.bits != FIXED or self.messages.bits < INT8_BITS
+        is_stale, chooses_bits = self.policy.staleness != OFF, self.policy.bits != FIXED
         way = self.activations, self.compute, self.int8
-        check_kept(self.model, *way, self.messages, keeps_rows=keeps_rows, is_coarse=is_coarse)
+        check_kept(self.model, *way, self.messages, is_stale=is_stale, chooses_bits=chooses_bits)
         _check_task(self)
         if self.cache_input_aggregation is True:
             check_kept_input(self.model)
