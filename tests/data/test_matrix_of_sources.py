@@ -429,14 +429,10 @@ def converted(cell: Cell, graph: Graph, folder: Path, path: Path) -> Any:
     if isinstance(given, str):
         for query in queries:
             given += ("&" if "?" in given else "?") + query
-        return hpcgnn_convert(given, path, options)
+        return conversion.convert(given, path, ConvertOptions(**options))
     if cell.source == "networkx":
         return hpcgnn.from_networkx(given, path, **options)
     return hpcgnn.from_pyg(given, path, mask_column=1 if cell.masks == "splits" else None, **options)
-
-
-def hpcgnn_convert(source: str, path: Path, options: dict[str, Any]) -> Any:
-    return conversion.convert(source, path, ConvertOptions(**options))
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"cell{cell.number}")

@@ -9,7 +9,6 @@ import sys
 import pytest
 from checkout import assert_none, tool
 from rank_pool import ROOT
-from requires import EVERYTHING
 
 PACKAGES = ["exchange", "plan", "nn", "policy", "train"]
 # Puts every fault into its module, in a process of its own.
@@ -58,7 +57,7 @@ def test_every_fault_fits_the_source_and_names_tests() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.skipif(not EVERYTHING, reason="every night")
+@pytest.mark.slow
 def test_a_fault_that_no_test_sees_is_reported() -> None:
     done = run(TOYS)
     assert done.returncode == 1, done.stdout + done.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from checkout import assert_none, modules, nodes_of, place
 from rank_pool import ROOT
-from requires import EVERYTHING, optional_packages
+from requires import optional_packages
 
 DRAWING = {"random", "randint", "randrange", "uniform", "choice", "choices", "sample", "shuffle", "gauss"}
 GENERATORS = {"default_rng", "Random"}
@@ -89,7 +89,7 @@ sys.exit(pytest.main(["-n0", "--collect-only", "-q", "tests"]))
 """
 
 
-@pytest.mark.skipif(not EVERYTHING, reason="every night")
+@pytest.mark.slow
 def test_tests_are_collected_without_optional_packages() -> None:
     """Files that import such a package are skipped, and hide no others."""
     done = subprocess.run(

@@ -290,9 +290,8 @@ def of_predictions(cell: Cell, parts: Path, run: Path, scores: torch.Tensor) -> 
     sentences = [] if close(last, scores, bound) else ["predictions are other scores than those of the run"]
     graph = graph_of(cell.graph)
     if cell.graph == "classes" and cell.compute != "bf16-emulated":
-        right = (best.numpy().argmax(1) == graph.y)[
-            graph.masks["val_mask"]
-        ]  # of which one may be close to another class
+        # One of the nodes may be close to another class.
+        right = (best.numpy().argmax(1) == graph.y)[graph.masks["val_mask"]]
         off = abs(right.mean() - summary(run)["best_val_metric"])
         sentences += [] if off < 1.5 / right.size else ["best.pt is not the best model"]
     return sentences
@@ -337,8 +336,7 @@ def test_each_value_of_a_setting_changes_the_run(folder, axis):
         for name, each in (("with", cell.changed(**{axis: value})), ("without", cell)):
             run = folder / f"{axis}-{number}-{name}"
             ended = ThreadPool(2).run(ran, in_parts(folder, cell.graph, 2), run, each)[0]
-            figures = [
-                [each for each in line if not isinstance(each, str)] for line in told(run, cell)
-            ]  # without names
+            # Without names, such as that of the arithmetic.
+            figures = [[value for value in line if not isinstance(value, str)] for line in told(run, cell)]
             found.append((figures, {name: values.tolist() for name, values in ended.after.items()}))
         assert found[0] != found[1], f"{axis}={value} does nothing"
