@@ -20,6 +20,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from covered_by import count_for
 from hypothesis import settings
 from rank_pool import ROOT, RankPool, forget_mpi, is_open_mpi, launched
 from requires import optional_packages, require, require_module
@@ -53,6 +54,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Seed all generators, so that random numbers do not depend on the selection of tests, and forget MPI's variables."""
     torch.manual_seed(0)
+    count_for(item.nodeid)
     forget_mpi()
     if _is_interpreted(item):
         require_module("triton")

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -70,13 +70,14 @@ def stop(process: subprocess.Popen[str]) -> tuple[str, str]:
 @dataclass(frozen=True)
 class Work:
     """The work of every rank of a pool: a command line of hpcgnn, in which ``{rank}`` stands for the rank's number, or a
-    program, called with its World and arguments.
+    program, called with its World and arguments. test: for whom they work.
     """
 
     command: tuple[str, ...] | None = None
     program: Callable[..., Any] | None = None
     arguments: tuple[Any, ...] = ()
     threads: int = 1
+    test: str = ""
 
 
 @dataclass(frozen=True)
@@ -202,6 +203,7 @@ class RankPool:
         """
         if self._launcher is None:
             self._start()
+        work = replace(work, test=os.environ.get("PYTEST_CURRENT_TEST", ""))
         for rank in self._ranks:
             rank.send_bytes(pickle.dumps(work))  # torch's own pickling would share memory between processes
         answers: list[Answer | None] = [None] * self.size

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 import torch
+from covered_by import count_for
 from rank_pool import Answer, Work
 
 from hpcgnn.cli.main import main as command_line
@@ -55,6 +56,7 @@ def ran(work: Work) -> Answer:
     """Run the work, as if this rank had been started for it."""
     torch.manual_seed(0)
     torch.set_num_threads(work.threads)
+    count_for(work.test)
     output, problems = io.StringIO(), io.StringIO()
     os.environ["OMP_NUM_THREADS"] = str(work.threads)
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(problems):

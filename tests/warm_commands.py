@@ -25,6 +25,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from covered_by import count_for
+
 # Modules that take long to import and start neither MPI nor threads.
 LARGE = (
     "torch", "numba", "scipy.sparse.linalg", "sklearn.datasets", "h5py", "matplotlib.pyplot", "hpcgnn.cli.main", "hpcgnn.world",
@@ -133,6 +135,7 @@ def become(request: dict[str, Any]) -> NoReturn:
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.path[:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    count_for(os.environ.get("PYTEST_CURRENT_TEST", ""))
     code = 1
     try:
         _run(*request["words"])
