@@ -68,20 +68,24 @@ class KnownEdges:
 
 
 class NegativeSampler:
-    """Draws, for each link into an owned node, triples with the same relation that are no edges of ``graph``, which has all
-    edges. In a graph without types the source is another one; with types, the source or the target is, with equal probability.
+    """Draws, for each link into an owned node, triples with the same relation that are no edges of ``graph``. In a graph without
+    types the source is another one; with types, the source or the target is, with equal probability.
     Where nodes have types, a drawn node has the type of the node that it replaces (Hu et al., 2020: ogbl-biokg). relations: (R,)
     bool, the types of edges that are links; None for all."""
 
     def __init__(self, graph: LocalGraph, config: LinkConfig, relations: np.ndarray | None = None) -> None:
         self._graph, self._config = graph, config
-        self._known, self._kinds_of_ends = KnownEdges(graph), graph.meta.edge_type_ends
+        self._kinds_of_ends = graph.meta.edge_type_ends
         offsets = graph.meta.node_type_offsets if graph.meta.node_types else np.array([0, graph.meta.num_nodes])
         kinds = np.unique(self._kinds_of_ends if relations is None else self._kinds_of_ends[:, relations])
         # Slot s of the pool is a node of the K kinds' number s % K, so that small types have as many slots as large ones.
         self._kinds = kinds[np.diff(offsets)[kinds] > 0]
         self._first, self._count = offsets[self._kinds], np.diff(offsets)[self._kinds]
         self._pool_size = max(config.negative_pool, self._kinds.size)
+
+    @cached_property
+    def _known(self) -> KnownEdges:
+        return KnownEdges(self._graph)
 
     @cached_property
     def _by_id(self) -> tuple[np.ndarray, np.ndarray]:
@@ -101,7 +105,7 @@ class NegativeSampler:
 
     def draw(self, links: Links, *words: int) -> Negatives:
         """Draw negatives for ``links``, keyed by ``words``, such as seed and epoch, and by original ids. Collective.
-        links: of ``graph`` or of a graph with some of its edges."""
+        links: of a graph with the nodes of ``graph``."""
         owned, slots = self.pool(*words)
         positions = np.full(self._pool_size, -1)
         positions[slots] = positions_of(self._graph)[owned]

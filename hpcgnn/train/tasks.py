@@ -243,12 +243,14 @@ class LinkTask:
         usual = MRR if graph.meta.num_edge_types else "roc-auc"
         self.model, self.split, self.metric = model, split, usual if metric == AUTO else metric
         self.features = features_of(graph, model)
-        self.sampler = NegativeSampler(split.graph, split.config, split.relations)
+        # One that knew held-out links would tell of them, as the only other pairs that it never draws.
+        self.sampler = NegativeSampler(graph, split.config, split.relations)
         self.learned = links_of(graph, split.relations)
         _check_any(graph, self.learned.csr.num_entries, "links to learn from: lower --link-split")
         self.halo = model.add_aggregator(self._halo(graph))
         held_out = (split.validation, split.test)
         self.held_out = [(links_of(each), self._halo(each).for_layer(len(model.aggregators))) for each in held_out]
+        self._judge = NegativeSampler(split.graph, split.config, split.relations)  # of evaluations
         self._fixed: list[Negatives] | None = None
         self._rankers: list[Ranker] | None = None
 
@@ -323,7 +325,7 @@ class LinkTask:
         """The metrics of validation (side 0) or test links. Collective."""
         if self._rankers is None:
             self._rankers = [Ranker(self.split.graph, links) for links, _ in self.held_out]
-        drawn = None if among_all else np.unique(self.sampler.pool(EVALUATION, self.split.config.link_seed, side)[0])
+        drawn = None if among_all else np.unique(self._judge.pool(EVALUATION, self.split.config.link_seed, side)[0])
         extended = self.held_out[side][1].begin(embeddings).finish()
         return self._rankers[side].metrics(self.decoder, embeddings, extended, drawn)
 
@@ -332,7 +334,7 @@ class LinkTask:
         world, seed = self.split.graph.world, self.split.config.link_seed
         if self._fixed is None:
             self._fixed = [
-                self.sampler.draw(links, EVALUATION, seed, side) for side, (links, _) in enumerate(self.held_out)
+                self._judge.draw(links, EVALUATION, seed, side) for side, (links, _) in enumerate(self.held_out)
             ]
         found = []
         for (links, halo), negatives in zip(self.held_out, self._fixed, strict=True):

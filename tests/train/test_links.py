@@ -73,8 +73,10 @@ def test_validation_and_test_have_their_own_shares(tmp_path):
 
 
 def test_negatives_are_no_edges_and_as_many_as_asked(report):
-    known = set(map(tuple, report["edges"]))
-    for drawn, links in zip(report["negatives"], report["sides"], strict=True):
+    training, *held_out = (set(map(tuple, side)) for side in report["sides"])
+    assert set.union(*held_out) & set(map(tuple, report["negatives"][0])), "training knows nothing of held-out links"
+    for number, (drawn, links) in enumerate(zip(report["negatives"], report["sides"], strict=True)):
+        known = set.union(training, *held_out) if number else training
         assert not known & set(map(tuple, drawn))
         assert all(source != target for source, target in drawn)
         assert 0.95 * 3 * len(links) <= len(drawn) <= 3 * len(links)

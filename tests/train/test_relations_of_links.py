@@ -98,12 +98,12 @@ def test_shares_of_links_are_refused_for_a_graph_with_a_split(tmp_path):
         hpcgnn.split_links(graph, hpcgnn.LinkConfig(link_split=(0.1, 0.1)))
 
 
-def test_negatives_are_no_triples_and_have_the_relation_of_their_link_at_either_end(report):
-    known = set(map(tuple, report["triples"]))
+def test_negatives_are_no_training_triples_and_have_the_relation_of_their_link_at_either_end(report):
     for name, found in cases(report):
         of_targets, of_sources = (list(map(tuple, each)) for each in found["negatives"])
-        learned = list(map(tuple, found["sides"][0]))
-        assert not known & {*of_targets, *of_sources}, name
+        learned, *held_out = (list(map(tuple, side)) for side in found["sides"])
+        assert not set(map(tuple, found["messages"])) & {*of_targets, *of_sources}, name
+        assert set.union(*map(set, held_out)) & {*of_targets, *of_sources}, "training knows nothing of held-out links"
         assert all(source != target for source, _, target in of_targets + of_sources)
         assert {each[1:] for each in of_targets} <= {each[1:] for each in learned}
         assert {each[:2] for each in of_sources} <= {each[:2] for each in learned}
