@@ -1,4 +1,4 @@
-"""Which test has run a line: coverage notes it by names that this module gives (``make coverage``)."""
+"""Coverage notes by which test a line was run, by the names that this module gives (``make coverage``)."""
 
 from __future__ import annotations
 

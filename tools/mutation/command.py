@@ -8,34 +8,25 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+from xml.etree import ElementTree
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as tests/conftest.py does, before torch is imported
 
 import click
+from coverage import CoverageData
 from rich.progress import Progress
 
 from mutation import mutants, runs
 from mutation.faults import FAULTS
-from mutation.runs import CAUGHT, LONG, PASSED, QUICK, ROOT, WORK, Run
+from mutation.runs import CAUGHT, LONG, MARKS, PASSED, QUICK, ROOT, WORK, Run
 
-# The folders of tests for a change in a package, the package's own first (CONTRIBUTING.md, "Which tests to run").
-TESTS = {
-    "exchange": ("exchange", "policy", "train", "nn"),
-    "plan": ("plan", "nn", "policy", "train"),
-    "nn": ("nn", "policy", "train"),
-    "policy": ("policy", "train"),
-    "train": ("train",),
-    "graph": ("graph", "nn", "policy", "train"),
-    "world": ("world", "nn", "policy", "train"),
-    "kernels": ("kernels", "nn", "policy", "train"),
-    "partition": ("partition",),
-    "data": ("data",),
-    "sources": ("data",),
-    "pyg": ("nn",),
-}
 CORE = ("exchange", "plan", "nn", "policy", "train")
+COVERED = (
+    ROOT / "build" / "coverage"
+)  # of `make coverage`: which tests ran which lines (data), and their seconds (tests.xml)
+_FIRST = 3  # tests of a file that a mutant meets before all others
 _LONGEST = 3600.0  # seconds
 _jobs = click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Runs of tests at a time.")
 
@@ -56,22 +47,13 @@ def _shown(title: str, todo: Sequence[Run], jobs: int) -> None:
             progress.advance(task)
 
 
-Tests = tuple[frozenset[str], str]  # files or folders, and the markers
-
-
-def _limit(todo: Sequence[Run], limits: dict[Tests, float], jobs: int) -> None:
-    """Give each run the time that its tests may take, a minute and four times as long as without a change, from ``limits``, to
-    which those of new tests are added. End with an error unless these pass."""
-    wanted = {(frozenset(run.tests), run.marks): run for run in todo}
-    unchanged = {key: Run("", run.tests, run.marks, _LONGEST) for key, run in wanted.items() if key not in limits}
-    _shown("tests without a change", list(unchanged.values()), jobs)
-    for key, run in unchanged.items():
+def _must_pass(unchanged: Sequence[Run], jobs: int) -> None:
+    """End with an error unless tests pass without a change."""
+    _shown("tests without a change", unchanged, jobs)
+    for run in unchanged:
         if run.end != PASSED:
             print(*run.log.read_text().splitlines()[-30:], sep="\n")
             raise click.ClickException(f"without a change, {' '.join(run.tests)} {run.end}")
-        limits[key] = 60 + 4 * run.seconds
-    for run in todo:
-        run.limit = limits[frozenset(run.tests), run.marks]
 
 
 @mutation.command()
@@ -84,8 +66,9 @@ def faults(names: tuple[str, ...], jobs: int) -> None:
     done: dict[str, Run] = {}
     for marks in (QUICK, LONG):
         left = [name for name in names or FAULTS if name not in done or done[name].end != CAUGHT]
-        todo = [Run(name, FAULTS[name].tests, marks, 0) for name in left]
-        _limit(todo, {}, jobs)
+        unchanged = {tests: Run("", tests, marks, _LONGEST) for tests in {FAULTS[name].tests for name in left}}
+        _must_pass(list(unchanged.values()), jobs)
+        todo = [Run(name, FAULTS[name].tests, marks, 60 + 4 * unchanged[FAULTS[name].tests].seconds) for name in left]
         _shown("faults", todo, jobs)
         done |= {run.name: run for run in todo}
     missed = [run for run in done.values() if run.end != CAUGHT]
@@ -103,18 +86,36 @@ def equivalent() -> dict[str, str]:
     return json.loads((ROOT / "tools" / "mutation" / "equivalent.json").read_text())  # type: ignore[no-any-return]
 
 
-def _files(folder: str, module: str) -> tuple[str, ...]:
-    """The test files of a folder; those that name a module often come first, because they are the ones that notice most."""
-    paths = (ROOT / "tests" / folder).glob("test_*.py")
-    counts = {path.relative_to(ROOT).as_posix(): path.read_text().count(module) for path in paths}
-    return tuple(sorted(counts, key=lambda name: (-counts[name], name)))
+def _seconds_of_tests() -> dict[str, float]:
+    """The seconds of each test with its fixtures, as `make coverage` measured them."""
+    cases = ElementTree.parse(COVERED / "tests.xml").iter("testcase")  # noqa: S314 - our own
+    return {
+        f"{case.attrib['classname'].replace('.', '/')}.py::{case.attrib['name']}": float(case.attrib["time"])
+        for case in cases
+    }
 
 
-def _stages(name: str) -> list[Run]:
-    """The tests for a mutant: the quick ones of its own folder and of the others, and then the long ones of all."""
-    _, package, *_, module = mutants.file_of(name).split("/")
-    stages = [(folder, marks) for marks in (QUICK, LONG) for folder in TESTS[package]]
-    return [Run(name, _files(folder, module.removesuffix(".py")), marks, 0) for folder, marks in stages]
+def _ran(covered: CoverageData, mutant: mutants.Mutant) -> set[str]:
+    """The tests that ran a mutant's line. All tests that ran a line of its file stand for them where no test has the line: numba compiles
+    its function, or it runs at imports."""
+    lines = covered.contexts_by_lineno(str(ROOT / mutants.file_of(mutant.name)))
+    ran = set(lines.get(mutant.line, [])) - {""} or {context for each in lines.values() for context in each}
+    return {context.rpartition("|")[2].removesuffix(" (call)").removesuffix(" (setup)") for context in ran}
+
+
+def _stages(mutant: mutants.Mutant, ran: set[str], seconds: Mapping[str, float]) -> list[Run]:
+    """The tests for a mutant: first the quickest of each file that ran its line, then all of these files, because a fixture runs
+    lines for several tests. Each may take a minute and four times as long as without a change."""
+    by_file: dict[str, list[str]] = {}
+    for test in sorted(ran & seconds.keys(), key=lambda test: (seconds[test], test)):
+        by_file.setdefault(test.partition("::")[0], []).append(test)
+    whole = {file: sum(each for test, each in seconds.items() if test.startswith(file + "::")) for file in by_file}
+    first = [test for tests in by_file.values() for test in tests[:_FIRST]]
+    chosen = [
+        (first, sum(seconds[test] for test in first)),
+        (sorted(whole, key=lambda file: whole[file]), sum(whole.values())),
+    ]
+    return [Run(mutant.name, tuple(tests), MARKS, 60 + 4 * total) for tests, total in chosen if tests]
 
 
 @mutation.command()
@@ -135,13 +136,9 @@ def show(name: str) -> None:
     "--package",
     "packages",
     multiple=True,
-    type=click.Choice(list(TESTS)),
     default=CORE,
     show_default=True,
     help="Folders of hpcgnn/.",
-)
-@click.option(
-    "--tests", multiple=True, help="Files or folders that all mutants meet in place of those for their package."
 )
 @click.option("--floor", default=90.0, show_default=True, help="The lowest score, in percent.")
 @_jobs
@@ -150,28 +147,32 @@ def score(
     sample: int,
     seed: int,
     packages: tuple[str, ...],
-    tests: tuple[str, ...],
     floor: float,
     jobs: int,
 ) -> None:
-    """Draw mutants, and measure the share that tests kill. One that hangs, or cannot be imported, is killed.
+    """Draw mutants, and measure the share that tests kill, of those that run the mutant's line. One that hangs, or cannot be
+    imported, is killed; one that no test runs survives.
 
     Survivors without a line in tools/mutation/equivalent.json count against the score, which build/mutation/ keeps.
     """
-    drawn = [mutants.Mutant(name) for name in names] or mutants.drawn(ROOT, packages, sample, seed)
-    meets = {
-        each.name: [Run(each.name, tests, marks, 0) for marks in (QUICK, LONG)] if tests else _stages(each.name)
-        for each in drawn
-    }
-    left, started = list(drawn), time.monotonic()
-    killed, limits = dict[str, Run](), dict[Tests, float]()
-    while any(meets.values()):
-        todo = [meets[each.name].pop(0) for each in left if meets[each.name]]
-        _limit(todo, limits, jobs)
-        _shown(f"{len(left)} mutants", todo, jobs)
+    if not (COVERED / "tests.xml").exists():
+        raise click.ClickException(f"{COVERED} has no record of which tests run which lines: run make coverage")
+    covered, seconds = CoverageData(str(COVERED / "data")), _seconds_of_tests()
+    covered.read()
+    named = [each for name in names for each in mutants.of_file(ROOT, mutants.file_of(name)) if each.name == name]
+    if unknown := set(names) - {each.name for each in named}:
+        raise click.UsageError(f"there is no mutant {min(unknown)}")
+    drawn = named or mutants.drawn(ROOT, packages, sample, seed)
+    meets = {each.name: _stages(each, _ran(covered, each), seconds) for each in drawn}
+    started, killed = time.monotonic(), dict[str, Run]()
+    for stage in range(2):
+        todo = [runs[stage] for name, runs in meets.items() if runs[stage:] and name not in killed]
+        _shown(f"{len(todo)} mutants", todo, jobs)
         killed |= {run.name: run for run in todo if run.end != PASSED}
-        left = [each for each in left if each.name not in killed and meets[each.name]]
-        meets = {each.name: meets[each.name] for each in left}
+    # What kills must pass without a change.
+    _must_pass(
+        [Run("", (test,), MARKS, _LONGEST) for test in sorted({run.failed for run in killed.values()} - {""})], jobs
+    )
     _report(drawn, killed, equivalent(), {"seed": seed, "seconds": round(time.monotonic() - started)}, floor)
 
 
@@ -192,7 +193,9 @@ def _report(
         dead, same = (sum(name in group for name in own) for group in (killed, known))
         print(f"{package:10} {len(own):4} mutants, {dead:4} killed, {same:3} equivalent")
     for each in survivors:
-        print(f"survived: {each.name} (line {each.line}){': ' + known[each.name] if each.name in known else ''}")
+        print(
+            f"survived: {each.name} (line {each.line or 'at import'}){': ' + known[each.name] if each.name in known else ''}"
+        )
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"],  # noqa: S607 - found by PATH
         cwd=ROOT, capture_output=True, text=True, check=False,

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType
 
 Apply = Callable[[], object]  # changes the tree
-Site = tuple[str, str, int, Apply]  # function, operator, line
+Site = tuple[str, str, int, Apply]  # function, operator, line within a function or 0, and what makes the mutant
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -48,7 +48,7 @@ _CALLS = {
 
 @dataclass(frozen=True, order=True)
 class Mutant:
-    """One mutant. line: where it is now, for people."""
+    """One mutant. line: where it is now, or 0 if it is code that runs when the module is imported."""
 
     name: str
     line: int = 0
@@ -59,9 +59,10 @@ class _Sites:
 
     def __init__(self) -> None:
         self._scope: list[str] = []
+        self._bodies = 0  # of functions, around the node
 
-    def _site(self, operator: str, node: ast.AST, apply: Apply) -> Site:
-        return ".".join(self._scope) or "module", operator, getattr(node, "lineno", 0), apply
+    def _site(self, operator: str, node: ast.stmt | ast.expr, apply: Apply) -> Site:
+        return ".".join(self._scope) or "module", operator, node.lineno if self._bodies else 0, apply
 
     def of(self, node: ast.AST) -> Iterator[Site]:
         """Yield the sites of ``node`` and below it."""
@@ -74,6 +75,8 @@ class _Sites:
         for field, value in ast.iter_fields(node):
             if field in ("annotation", "returns", "decorator_list", "bases", "type_params"):
                 continue
+            is_body = field == "body" and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            self._bodies += is_body
             children = value if isinstance(value, list) else [value]
             for place, child in enumerate(children):
                 if isinstance(child, ast.stmt) and _may_be_deleted(child):
@@ -86,6 +89,7 @@ class _Sites:
                     )
                 if isinstance(child, ast.AST):
                     yield from self.of(child)
+            self._bodies -= is_body
         if named:
             self._scope.pop()
 

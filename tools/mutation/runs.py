@@ -21,13 +21,15 @@ ROOT = change.ROOT
 WORK = ROOT / "build" / "mutation"
 PASSED, CAUGHT, NOT_RUN, HANGS = "passed", "caught", "did not run", "did not end"
 QUICK = "not (launches or slurm or virtual_cluster or builds or emulator or slow or gpu)"
-LONG = "(launches or slow) and not (slurm or virtual_cluster or builds or emulator or gpu)"
+MARKS = "not (slurm or virtual_cluster or builds or emulator or gpu)"
+LONG = f"(launches or slow) and {MARKS}"
+_FAILED = "failed: "
 
 
 @dataclass
 class Run:
     """Tests, and how they ended. name: of the change, empty for none. marks: an expression of markers. limit: the most seconds.
-    log: the output."""
+    log: the output. failed: the test that failed."""
 
     name: str
     tests: tuple[str, ...]
@@ -36,18 +38,20 @@ class Run:
     end: str = ""
     seconds: float = 0.0
     log: Path = WORK
+    failed: str = ""
 
 
 class _Counts:
     """A plugin of pytest that counts tests by their end."""
 
     def __init__(self) -> None:
-        self.ran, self.failed = 0, 0
+        self.ran, self.failed = 0, ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a test once; a fixture that fails counts as a failure of its test."""
         self.ran += report.when == "call" and not report.skipped
-        self.failed += report.failed
+        if report.failed:
+            self.failed = self.failed or report.nodeid
 
 
 def _run_here(run: Run) -> int:
@@ -69,6 +73,7 @@ def _run_here(run: Run) -> int:
     code = pytest.main([*words, "-m", run.marks, *run.tests], plugins=[counts])
     if code == pytest.ExitCode.NO_TESTS_COLLECTED:  # none has these marks
         return 0
+    print(f"\n{_FAILED}{counts.failed}")
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         return 2
     return 1 if counts.failed else 0 if counts.ran else 2
@@ -109,6 +114,8 @@ def ended(runs: Sequence[Run], jobs: int) -> Iterator[Run]:
             code = os.waitstatus_to_exitcode(status) if is_over else None
             # A change may end the process by a signal, for instance by a write out of bounds.
             run.end = HANGS if code is None else CAUGHT if code == 1 or code < 0 else PASSED if code == 0 else NOT_RUN
+            failed = [line for line in run.log.read_text().splitlines() if line.startswith(_FAILED)]
+            run.failed = failed[-1].removeprefix(_FAILED) if failed else ""
             del running[process]
             yield run
         time.sleep(0.02)
