@@ -69,6 +69,8 @@ def _check_is_run(folder: Path) -> None:
         )
 
 
+_OF_CHECKPOINTS = ("parts_uuid", "next_epoch", "node_rows", "first_record")
+_UNTOLD = ("plans_without_checksums", "node_rows", "digests", "first_record")  # in the table of people
 _KINDS = {"checkpoint": "a checkpoint", "messages": "the messages that a rank keeps beside a checkpoint"}
 
 
@@ -110,23 +112,32 @@ def _verified_checkpoint(path: Path) -> Facts:
         "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
         "checksums": True,
     }
-    return facts | {name: content[name] for name in ("parts_uuid", "next_epoch") if name in content}
+    return facts | {name: content[name] for name in _OF_CHECKPOINTS if name in content}
 
 
 def _verified_run(path: Path) -> Facts:
     """Verify the text files of a run against their declared types, and all its checkpoints."""
-    from hpcgnn.train import checkpoint
+    from hpcgnn.train import checkpoint, owned_rows, run_config, run_folder
 
     _check_is_run(path)
-    looked_at = list(_texts(path))
+    looked_at, of_file = list(_texts(path)), dict[str, Facts]()
     facts: Facts = {"kind": "run", "files": looked_at, "arrays": 0, "bytes": 0, "checksums": True}
     checkpoints = checkpoint.folder(path)
     for each in sorted(
         [*checkpoints.glob("*.pt"), *checkpoints.glob("*.h5"), *(checkpoints / checkpoint.MESSAGES).glob("*.pt")]
     ):
-        found = _verified_file(each, quiet=True)
+        found = of_file[each.name] = _verified_file(each, quiet=True)
         looked_at.append(str(each.relative_to(path)))
         facts |= {name: facts[name] + found[name] for name in ("arrays", "bytes")}
+    for kind in ("last", "best"):
+        about = of_file.get(f"{kind}.pt", {})
+        if wanted := about.get("node_rows", {}).get(kind):
+            rows = f"{kind}-{about['next_epoch']}.h5"
+            owned_rows.check_belongs(checkpoints / rows, of_file.get(rows, {}).get("digests", ""), wanted)
+    last, records = of_file.get(checkpoint.LAST, {}), path / run_config.RECORDS
+    if records.exists() and last.get("first_record") is not None:
+        lines = typed.read_lines(records, run_folder.Record)
+        run_folder.check_records(lines, last["first_record"], last["next_epoch"], records)
     return facts
 
 
@@ -167,7 +178,7 @@ def _rows_of_verified(facts: Facts) -> Rows:
             yield name, _about_checksums(facts)
         elif name == "kind":
             yield name, _KINDS.get(value, value)
-        elif value != [] and name != "plans_without_checksums":
+        elif value != [] and name not in _UNTOLD:
             yield name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else value
 
 

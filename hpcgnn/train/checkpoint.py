@@ -34,8 +34,8 @@ class Checkpoint(msgspec.Struct):
     """The content of ``best.pt``.
 
     model_config: the model's ``description()``. next_epoch: number of epochs that were trained. data: of the graph
-    (:func:`hpcgnn.data.digests.in_text`), empty in older files. The fields from ``task`` on depend on the task, and must be the
-    same in a run that continues this one.
+    (:func:`hpcgnn.data.digests.in_text`), empty in older files. node_rows: digests of the files "last" and "best" of learned rows
+    of nodes. The fields from ``task`` on depend on the task, and must be the same in a run that continues this one.
     """
 
     version: int
@@ -44,6 +44,7 @@ class Checkpoint(msgspec.Struct):
     model: dict[str, Tensor]
     next_epoch: Count
     data: dict[str, str] = {}
+    node_rows: dict[str, str] = {}
     task: str | None = None
     metric: str | None = None
     link_split: list[Finite] | None = None
@@ -98,12 +99,14 @@ class _Widths(msgspec.Struct):
 
 
 class Last(Checkpoint, kw_only=True):
-    """The content of ``last.pt``, in addition to that of ``best.pt``. policies: None in files of the first versions."""
+    """The content of ``last.pt``, in addition to that of ``best.pt``. first_record: the first epoch in ``metrics.jsonl``. Older
+    files lack some of these."""
 
     optimiser: _OptimiserState
     best: _BestState
     best_model: dict[str, Tensor] | None
     seed: Count
+    first_record: Count | None = None
     policies: _PoliciesState | None = None
 
 

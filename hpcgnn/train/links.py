@@ -70,8 +70,8 @@ def split_links(graph: LocalGraph, config: LinkConfig | None = None) -> LinkSpli
         config: the shares, the seed and the settings of negative sampling; None: the defaults.
 
     Returns:
-        The split, for ``hpcgnn.Trainer``; build the model for its ``train``. Its negatives in training are no edges of ``train``, those of
-        evaluations no edges of ``graph``. (PyG's ``RandomLinkSplit`` takes the latter for both, so that training tells of held-out links.)
+        The split, for ``hpcgnn.Trainer``; build the model for its ``train``. Negatives of training are no edges of ``train``,
+        those of evaluations no edges of ``graph``. (Of PyG's ``RandomLinkSplit``, both are no edges of the whole graph.)
 
     Raises:
         HpcgnnError: on every rank, for settings that are not allowed.

@@ -29,6 +29,7 @@ class RankState:
 
     def __init__(self, world: World, model: Trainable, policies: Policies) -> None:
         self._world, self._model, self._policies = world, model, policies
+        self._named = -1  # the epoch in last.pt
 
     @property
     def _is_used(self) -> bool:
@@ -47,22 +48,22 @@ class RankState:
                 "rank": self._world.rank,
             }
             self._write(run, epoch, content)
+            self._named = epoch
 
     def _write(self, run: Path, epoch: int, content: dict[str, Any]) -> None:
-        """The file of the previous checkpoint remains, because ``last.pt`` still refers to it; older files are removed."""
+        """The file of the previous checkpoint remains, because ``last.pt`` still refers to it; all others are removed."""
         mine = self._path(run, epoch)
         with raise_on_all_ranks(self._world, f"write {mine.parent}"):
             mine.parent.mkdir(exist_ok=True)
             with whole_file.replacing(mine, cleans=False) as temporary:
                 archive.write(temporary, content)  # streamed, as it may be as large as all boundary rows
             names = (_NAME.fullmatch(path.name) for path in mine.parent.glob(f"*-{self._world.rank}.pt"))
-            epochs = {int(name[1]) for name in names if name}
-            before = max((found for found in epochs if found < epoch), default=epoch)
-            for other in epochs - {epoch, before}:
+            for other in {int(name[1]) for name in names if name} - {epoch, self._named}:
                 self._path(run, other).unlink()
 
     def load(self, run: Path, epoch: int, last: dict[str, Any], *, same_parts: bool) -> None:
         """Continue from the state, if every rank has one for this very plan, and from the policies' state in ``last``."""
+        self._named = epoch
         if not self._is_used:
             return
         where = self._path(run, epoch)

@@ -347,6 +347,7 @@ class Trainer:
         if self.world.rank != 0:
             return
         about = {"model_config": self.model.description(), "parts_uuid": self.graph.uuid, "data": self.graph.data}
+        about |= {"node_rows": self._owned_rows.digests}
         common = about | self.task.identity()
         if self.best_state is not None:
             best = common | {"model": self.best_state, "next_epoch": self.best.epoch + 1}
@@ -358,10 +359,12 @@ class Trainer:
             "best": self.best.state(),
             "best_model": self.best_state,
             "seed": self.model.keys.seed,
+            "first_record": self.run.first_record,
             "compute": self._arithmetic(),
             "policies": {"names": self.policies.names, "state": self.policies.state()},
         }
         checkpoint.save(folder / checkpoint.LAST, last)  # written last, because it refers to the other files
+        self._owned_rows.clean(folder, self.next_epoch)
 
     def resume(self) -> None:
         """Continue from the checkpoint ``last.pt`` of the run folder, or start anew if there is none. Call it before ``fit``.
@@ -376,6 +379,7 @@ class Trainer:
         self._is_resumed = True
         self._prepare_run()
         path = checkpoint.folder(self.run.path) / checkpoint.LAST
+        first_record: int | None = 0
         if self.world.broadcast(path.exists() if self.world.rank == 0 else None, what="news of a checkpoint"):
             content = checkpoint.read(self.world, path, self.model.description(), checkpoint.Last, self.graph.data)
             with raise_on_all_ranks(self.world, f"resume from {path}"):
@@ -392,9 +396,10 @@ class Trainer:
                 groups = [group["params"] for group in self._groups()]
                 checkpoint.check_optimiser(content["optimiser"], groups, path)
             self._load(content)
+            first_record = content.get("first_record")
         with raise_on_all_ranks(self.world, f"continue the run in {self.run.path}"):
             if self.world.rank == 0:
-                self.run.keep_epochs(self.next_epoch)
+                self.run.keep_epochs(self.next_epoch, first_record)
 
     def _load(self, content: dict[str, Any]) -> None:
         """Continue from a checkpoint that fits. Collective."""
@@ -412,7 +417,7 @@ class Trainer:
         self.best, self.best_state = Best.from_state(content["best"]), content["best_model"]
         self.next_epoch = content["next_epoch"]
         folder, best_epoch = checkpoint.folder(run.path), self.best.epoch + 1 if self.best_state is not None else 0
-        self._owned_rows.load(folder, self.next_epoch, best_epoch, self.optimiser)
+        self._owned_rows.load(folder, self.next_epoch, best_epoch, self.optimiser, content.get("node_rows", {}))
         self._rank_state.load(run.path, self.next_epoch, content, same_parts=same_parts)
 
     def _arithmetic(self) -> dict[str, str]:

@@ -10,9 +10,6 @@ import pytest
 import small_graphs
 from trainings import lines, losses, summary, weights
 
-from hpcgnn.train import checkpoint, rank_state
-from hpcgnn.world.thread_world import one_rank
-
 FLAGS = ["--layers", "3", "--hidden", "16", "--checkpoint-every", "6", "--lr", "0.01"]
 GRAPH = small_graphs.even_graph(300, 1500)  # without hubs, so that there are many rows to decide about
 EPOCHS = 12
@@ -112,12 +109,3 @@ def test_another_arithmetic_may_take_over(train, tmp_path):
     found = lines(tmp_path / "run")
     assert [record["compute"] for record in found] == [INT8[1]] * 4 + ["float32"] + [INT8[1]] * 2
     assert all((record.get("int8_quantized", 0) > 0) == (record["compute"] != "float32") for record in found)
-
-
-def test_what_the_last_checkpoint_needs_is_kept(tmp_path):
-    """Even if a killed run left the files of an incomplete checkpoint."""
-    checkpoint.folder(tmp_path).mkdir()
-    for epoch in (5, 10, 20, 15):
-        rank_state.RankState(one_rank(), None, None)._write(tmp_path, epoch, {"kept": {}})
-    found = sorted(path.name for path in (checkpoint.folder(tmp_path) / checkpoint.MESSAGES).iterdir())
-    assert found == ["10-0.pt", "15-0.pt"]
