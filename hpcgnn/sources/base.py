@@ -311,7 +311,7 @@ def _edge_types(types: np.ndarray, num_edges: int, where: str) -> np.ndarray:
             f"{where}: edge_type is {types.dtype} of shape {types.shape}, but it should be whole numbers of shape ({num_edges},)"
         )
     edge = int(types.argmax()) if types.size else 0
-    check_types(f"{where}: edge {edge:,}", int(types.max(initial=-1)), num_edges)
+    check_types(f"{where}: edge {edge:,}", int(types[edge]) if types.size else -1, num_edges)
     return types
 
 

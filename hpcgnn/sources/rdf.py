@@ -31,7 +31,8 @@ from hpcgnn.sources.triples import NameTable, SpooledEdges, take_yes
 
 _LONGEST_TRIPLE = 1 << 22  # characters; literals may be long texts
 # The grammar of https://www.w3.org/TR/n-triples, with absolute IRIs, as it demands.
-_UCHAR = r"\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}"
+_HEX, _NO_SURROGATE = "[0-9A-Fa-f]", "(?![Dd][89A-Fa-f])"  # half of a pair of UTF-16 is no character
+_UCHAR = rf"\\u{_NO_SURROGATE}{_HEX}{{4}}|\\U0000{_NO_SURROGATE}{_HEX}{{4}}|\\U00(?:0[1-9A-Fa-f]|10){_HEX}{{4}}"
 _IRI = rf"<[A-Za-z][A-Za-z0-9+.\-]*:(?:[^\x00-\x20<>\"{{}}|^`\\]|{_UCHAR})*>"
 _BLANK = r"_:[\w:](?:[\w:.\-\u00b7]*[\w:\-\u00b7])?"
 _STRING = rf'"(?:[^"\\\r\n]|\\[tbnrf"\'\\]|{_UCHAR})*"'

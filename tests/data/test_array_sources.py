@@ -70,6 +70,7 @@ PART_UNKNOWN = np.array([[1, 0, 1], [np.nan, 1, np.nan], [np.nan] * 3, [1, np.na
     ("changes", "sentence"),
     [
         ({"num_nodes": None}, "has no array 'num_nodes'"),
+        ({"edge_type": np.full(6, 5000, np.uint16)}, "edge 0 has type 5000, but there are only 6 edges"),
         ({"num_nodes": np.float64(6)}, "num_nodes should be one whole number"),
         ({"num_nodes": np.int64(0), "x": None, "y": None}, "has shape|mask is|has 0 nodes"),
         ({"edge_index": np.zeros((3, 2), int)}, r"edge_index is int64 of shape \(3, 2\)"),

@@ -18,6 +18,7 @@ from small_graphs import flip
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import GraphFile, PartsFile
+from hpcgnn.data.schema import GraphMeta
 from hpcgnn.data.sealing import seal
 
 HERE = Path(__file__).parent
@@ -121,6 +122,7 @@ DAMAGE = {
     "10^12 classes": (attribute, "num_classes", 10**12, "num_classes"),
     "10^9 parts": (attribute, "num_parts", 10**9, "parts/node_offsets"),
     "provenance": (attribute, "provenance", "{", "attribute"),
+    "provenance of a number": (attribute, "provenance", "3", "provenance is not a JSON object"),
     "version of a plan": (attribute, "plan_version", "one", "plan/hybrid", "plan_version"),
     "no rank on a node": (attribute, "ranks_per_node", 0, "attribute ranks_per_node is 0"),
     "more ranks on a node than there are": (attribute, "ranks_per_node", PARTS + 1, f"attribute ranks_per_node is {PARTS + 1}"),
@@ -144,6 +146,15 @@ def test_what_the_schema_forbids_and_what_checksums_show_is_refused(path: Path, 
     with h5py.File(path, "r+") as file:
         function(file, *arguments)
     assert words in sentence_of(path)
+
+
+@pytest.mark.parametrize("text", ["null", "NaN", "3", "{}", "[" * 5000, "[3]", "1" * 5000])
+@pytest.mark.parametrize("name", ["node_types", "edge_types"])
+def test_types_that_are_no_list_of_records_are_wrong(name: str, text: str) -> None:
+    attributes = small_graphs.with_types().meta().attributes()
+    assert GraphMeta.from_attributes(attributes).node_types
+    with pytest.raises(ValueError, match="."):
+        GraphMeta.from_attributes(attributes | {name: text})
 
 
 def test_masks_are_zeros_and_ones(path: Path) -> None:

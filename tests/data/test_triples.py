@@ -131,6 +131,8 @@ WRONG = {
         ("head,relation,tail\na,1,b\na,r,b\n", "line 3: 'a,r,b': type 'r' is not a whole number, as it is before"),
         ("src,dst,type\n0,1,2000\n", "an edge has type 2000, but there are only 1 edges: number the types from 0"),
         ("src,dst,attr\n0,1,x\n", "line 2: '0,1,x': feature 'x' is not a number"),
+        ('a,r,b\n"two\nlines",r,b\n', "the line '\"two' ends inside of quotes, and a name has no line breaks"),
+        ('Source,Target\n"a\nb",c\nd,e\n', "the line '\"a' ends inside of quotes"),
         ("a b\nb c d\n", "line 2: 'b c d' has 3 columns, but the lines before have 2"),
     ],
     "kg?type=9": [("0 1 2\n", "type=9 was given, but '0 1 2' has 3 columns")],
@@ -205,6 +207,9 @@ def test_ntriples(tmp_path, pack, line_end):
         "@prefix a: <http://a/> .",
         "<http://a/s> <http://a/p> <http://a/o> . <http://a/s> <http://a/p> <http://a/o> .",
         "<http://a/s> <http://a/p> _:.b .",
+        r'<http://a/s> <http://a/p> "half \uD800" .',
+        r"<http://a/s> <http://a/\U0000dfff> <http://a/o> .",
+        r'<http://a/s> <http://a/p> "\U00110000" .',
     ],
 )
 def test_lines_that_are_no_triple(tmp_path, line):
@@ -242,3 +247,11 @@ def test_labels_of_rdf_have_names(tmp_path):
 def test_tables_of_labels_that_are_wrong(tmp_path, train, sentence):
     check_refused(labelled(tmp_path, train), tmp_path, sentence)
     check_refused(f"rdf:{tmp_path / 'g.nt'}?label=x", tmp_path, "label=x is a column of the tables train, val and test")
+
+
+def test_spaces_around_names_are_noted(tmp_path):
+    (tmp_path / "kg.csv").write_text('head,tail\n" a",b\na,"b "\n')
+    assert "spaces around names are left out" in notes_of(f"edgelist:{tmp_path / 'kg.csv'}", tmp_path)
+    assert hpcgnn.names(tmp_path / "out.h5") == ["a", "b"]
+    (tmp_path / "kg.csv").write_text("head,tail\na,b\na,c\n")
+    assert len(notes_of(f"edgelist:{tmp_path / 'kg.csv'}", tmp_path)) == 1
