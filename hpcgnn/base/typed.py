@@ -7,8 +7,6 @@ import json
 import re
 import sys
 import threading
-import tomllib
-from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +18,6 @@ from msgspec import Meta
 from hpcgnn.base.errors import HpcgnnError
 
 T = TypeVar("T")
-_MOST_BITS = 1024
 MOST_INT, MOST_FLOAT = 2**63 - 1, sys.float_info.max
 
 # A NaN is never within bounds, so these are finite, too.
@@ -98,24 +95,6 @@ def check_epochs(lines: list[dict[str, Any]], path: Path) -> None:
     for number, (one, other) in enumerate(pairwise(lines), start=2):
         if one["epoch"] >= other["epoch"]:
             raise HpcgnnError(f"{path}, line {number}: epoch {other['epoch']} comes after epoch {one['epoch']}")
-
-
-def of_toml(text: str) -> dict[str, Any]:
-    """The content of TOML. Raises ValueError, and RecursionError, for what is none, and for whole numbers that Python
-    does not print."""
-    values = tomllib.loads(text)
-    for each in _leaves(values):
-        if isinstance(each, int) and each.bit_length() > _MOST_BITS:
-            raise ValueError(f"a whole number has {each.bit_length()} bits, and TOML has numbers of 64")
-    return values
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(each)
-    else:
-        yield value
 
 
 def text_of(path: Path, errors: str = "strict") -> str:

@@ -69,8 +69,6 @@ def _check_is_run(folder: Path) -> None:
         )
 
 
-_OF_CHECKPOINTS = ("parts_uuid", "next_epoch", "node_rows", "first_record")
-_UNTOLD = ("plans_without_checksums", "node_rows", "digests", "first_record")  # in the table of people
 _KINDS = {"checkpoint": "a checkpoint", "messages": "the messages that a rank keeps beside a checkpoint"}
 
 
@@ -112,12 +110,12 @@ def _verified_checkpoint(path: Path) -> Facts:
         "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
         "checksums": True,
     }
-    return facts | {name: content[name] for name in _OF_CHECKPOINTS if name in content}
+    return facts | {name: content[name] for name in ("parts_uuid", "next_epoch", "node_rows") if name in content}
 
 
 def _verified_run(path: Path) -> Facts:
     """Verify the text files of a run against their declared types, and all its checkpoints."""
-    from hpcgnn.train import checkpoint, owned_rows, run_config, run_folder
+    from hpcgnn.train import checkpoint, owned_rows
 
     _check_is_run(path)
     looked_at, of_file = list(_texts(path)), dict[str, Facts]()
@@ -133,11 +131,7 @@ def _verified_run(path: Path) -> Facts:
         about = of_file.get(f"{kind}.pt", {})
         if wanted := about.get("node_rows", {}).get(kind):
             rows = f"{kind}-{about['next_epoch']}.h5"
-            owned_rows.check_belongs(checkpoints / rows, of_file.get(rows, {}).get("digests", ""), wanted)
-    last, records = of_file.get(checkpoint.LAST, {}), path / run_config.RECORDS
-    if records.exists() and last.get("first_record") is not None:
-        lines = typed.read_lines(records, run_folder.Record)
-        run_folder.check_records(lines, last["first_record"], last["next_epoch"], records)
+            owned_rows.check_digest(checkpoints / rows, of_file.get(rows, {}).get("digest", "none"), wanted)
     return facts
 
 
@@ -178,7 +172,7 @@ def _rows_of_verified(facts: Facts) -> Rows:
             yield name, _about_checksums(facts)
         elif name == "kind":
             yield name, _KINDS.get(value, value)
-        elif value != [] and name not in _UNTOLD:
+        elif value != [] and name not in ("plans_without_checksums", "node_rows"):
             yield name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else value
 
 

@@ -64,7 +64,7 @@ class SlabReader(ABC):
         self.attributes = {name: h5.attribute(self.file, name, kind) for name, kind in self._attribute_types().items()}
         try:
             self.meta = GraphMeta.from_attributes(self.attributes)
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, TypeError, RecursionError) as error:  # of JSON of another kind, too
             raise h5.damaged(self.path, f"an attribute is missing or wrong: {error}") from error
         self.uuid: str = self.attributes["uuid"]
         self.source = ByteSource(self.path)

@@ -149,9 +149,11 @@ class GraphMeta:
         for name in ("x_dtype", "edge_attr_dtype"):
             if values.get(name, FULL) not in (FULL, HALF):
                 raise ValueError(f"{name} is {values[name]!r}")
-        values["provenance"] = _parsed("provenance", values["provenance"], dict)
+        values["provenance"] = json.loads(values["provenance"])
+        if not isinstance(values["provenance"], dict):
+            raise ValueError("provenance is not a JSON object")
         for name, record in _TYPE_RECORDS.items():
-            values[name] = tuple(_of_text(record, each) for each in _parsed(name, values.get(name, "[]"), list))
+            values[name] = tuple(_of_text(record, each) for each in json.loads(values.get(name, "[]")))
         values["x_nnz"] = None if values["x_nnz"] < 0 else values["x_nnz"]
         meta = cls(**values)
         meta._check_types()
@@ -174,17 +176,6 @@ class GraphMeta:
 
 
 _TYPE_RECORDS: dict[str, type] = {"node_types": NodeType, "edge_types": EdgeType}
-
-
-def _parsed(name: str, text: str, kind: type) -> Any:
-    """The value of JSON that an attribute holds. Raises ValueError for other texts, and for a value of another kind."""
-    try:
-        found = json.loads(text)
-    except RecursionError as error:
-        raise ValueError(f"{name} has too many brackets") from error
-    if not isinstance(found, kind):
-        raise ValueError(f"{name} is not a JSON {'object' if kind is dict else 'array'}")
-    return found
 
 
 def _of_text(record: type, values: Any) -> Any:

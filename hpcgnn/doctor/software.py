@@ -82,13 +82,6 @@ def mpi_started() -> tuple[str, bool]:
     return library, mpi.Query_thread() >= mpi.THREAD_SERIALIZED
 
 
-def mpi_libraries() -> list[str]:
-    """Paths of the MPI libraries in this process. Two libraries in one process receive each other's handles."""
-    maps = Path("/proc/self/maps")
-    text = maps.read_text() if maps.exists() else ""
-    return sorted(set(re.findall(r"\S+/libmpi(?:ch)?\.so\S*", text)))
-
-
 _MUST_BE_ALIKE = ("hpcgnn", "torch")  # the first of the versions
 
 

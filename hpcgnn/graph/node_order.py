@@ -13,9 +13,7 @@ auto    the order that measures fastest: the products of an epoch, forward and t
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -120,6 +118,7 @@ def _breadth_first(local: Csr, *, most_first: bool) -> np.ndarray:
     """(n,) int64 breadth-first order, which takes starts and neighbours by their number of distinct neighbours; the matrix is
     sorted by it once. SciPy's reverse_cuthill_mckee sorts the d neighbours of each node by insertion instead, in d² steps."""
     import scipy.sparse as sp  # here, because it takes time and memory on each rank, and most runs do not ask for an order
+    from scipy.sparse.csgraph import breadth_first_order, connected_components
 
     ones = np.ones(local.num_entries, dtype=bool)  # SciPy can merge duplicates of bools without an overflow
     csr = (ones, index_array(local.indices), index_array(local.indptr))
@@ -129,39 +128,11 @@ def _breadth_first(local: Csr, *, most_first: bool) -> np.ndarray:
     by_number = np.argsort(-neighbours if most_first else neighbours, kind="stable")
     matrix = sp.csr_matrix(matrix[by_number][:, by_number])
     matrix.sort_indices()
-    order: np.ndarray = by_number[_compiled_search()(matrix.indptr, matrix.indices)]
-    return order
-
-
-@functools.cache
-def _compiled_search() -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    # imported here, because numba takes time and memory on each rank, and most runs do not ask for an order
-    from hpcgnn.base.compiled import njit
-
-    compiled: Callable[[np.ndarray, np.ndarray], np.ndarray] = njit(cache=True)(_search)
-    return compiled
-
-
-def _search(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """(n,) int64 nodes of a symmetric CSR graph in the order of a breadth-first search, to be compiled. It starts at node 0,
-    and again at the lowest node not yet met, and meets neighbours in the order of their row."""
-    num_nodes = indptr.size - 1
-    order = np.empty(num_nodes, np.int64)
-    met = np.zeros(num_nodes, np.bool_)
-    count = 0
-    for start in range(num_nodes):
-        if met[start]:
-            continue
-        met[start] = True
-        order[count] = start
-        head, count = count, count + 1
-        while head < count:
-            node = order[head]
-            head += 1
-            for entry in range(indptr[node], indptr[node + 1]):
-                other = indices[entry]
-                if not met[other]:
-                    met[other] = True
-                    order[count] = other
-                    count += 1
+    # One search, from one more node beside the first node of each component, meets the nodes of a component in their order.
+    _, component = connected_components(matrix, directed=False)
+    starts, (size, _) = np.unique(component, return_index=True)[1], matrix.shape
+    entries = np.concatenate((matrix.indices, starts)), np.append(matrix.indptr, matrix.nnz + starts.size)
+    joined = sp.csr_matrix((np.ones(entries[0].size), *entries), shape=(size + 1, size + 1))
+    met = breadth_first_order(joined, size, return_predecessors=False)[1:]
+    order: np.ndarray = by_number[met[np.argsort(component[met], kind="stable")]]
     return order

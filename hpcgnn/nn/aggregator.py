@@ -163,11 +163,14 @@ class Aggregator:
 
     def kept(self, message: Message) -> Form | None:
         """The form of a copy of a message that has arrived, with which :meth:`again` repeats its aggregation; None if that is
-        impossible: a message that is itself kept changes with the epochs, and integers are rounded anew."""
-        if message.mailbox is not None or message.differences is not None or not self.rows.is_repeatable:
+        impossible: a message that is itself kept changes with the epochs, unless its rows are constant, and integers are rounded
+        anew."""
+        changes = message.mailbox is not None and not message.is_constant
+        if changes or message.differences is not None or not self.rows.is_repeatable:
             return None
         codec, nothing, epoch = message.codec, message.sent[:0], message.epoch
-        return [message.received.clone()], lambda tensors: Message(codec, nothing, tensors[0], epoch)
+        received = message.received.clone() if message.mailbox is None else message.received  # its mailbox keeps it
+        return [received], lambda tensors: Message(codec, nothing, tensors[0], epoch)
 
     def _copy(self, message: Message) -> Message:
         form = self.kept(message)

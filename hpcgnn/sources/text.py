@@ -350,8 +350,8 @@ def _parse(data: Sequence[str], columns: EdgeColumns, lines: Sequence[str], line
         for at, role in enumerate(columns.roles)
         for kind in [_KINDS.get(role, "U1")]
     ]
-    quote = '"' if columns.delimiter == "," else None
     _check_quotes(data, columns.delimiter, path)
+    quote = '"' if columns.delimiter == "," else None
     try:
         return np.loadtxt(data, dtype=kinds, comments=None, delimiter=columns.delimiter, quotechar=quote, ndmin=1)
     except ValueError as error:
@@ -391,7 +391,6 @@ class _EdgeList(SpooledEdges):
         num_nodes = spec.take_int("nodes", 0)
         super().__init__(folder, inverse=take_yes(spec, "inverse"))
         self._set: int | None = None  # of the links of the file that is read
-        self._has_spaces = False
         columns, sizes = None, []
         for number, path in enumerate(files):
             before, self._set = self.num_read, number if len(files) > 1 else None
@@ -403,7 +402,6 @@ class _EdgeList(SpooledEdges):
             if sizes[1:]
             else []
         )
-        notes += ["spaces around names are left out"] * self._has_spaces
         self.finish(spec.name if sizes[1:] else str(files[0]), num_nodes, notes)
 
     def _read(
@@ -437,20 +435,12 @@ class _EdgeList(SpooledEdges):
             self.nodes = NameTable()
         if TYPE in columns.named and self.types is None:
             self.types = NameTable()
-        src, dst = (self._numbered(table[role], self.nodes) for role in (SOURCE, TARGET))
-        types = self._numbered(table[TYPE], self.types) if TYPE in columns.roles else None
+        src, dst = (_numbered(table[role], self.nodes) for role in (SOURCE, TARGET))
+        types = _numbered(table[TYPE], self.types) if TYPE in columns.roles else None
         features = [table[name] for name in table.dtype.names or () if name.startswith(f"{ATTR} ")]
         attr = np.stack(features, axis=1) if features else None
         split = None if self._set is None else np.full(src.size, self._set, np.uint8)
         return EdgeChunk(src, dst, table[WEIGHT] if columns.weighted else None, types, attr, split)
-
-    def _numbered(self, column: np.ndarray, table: NameTable | None) -> np.ndarray:
-        if table is None:
-            return column
-        given = column.tolist()
-        names = [name.strip() for name in given]
-        self._has_spaces |= names != given
-        return table.numbers(names)
 
 
 _SETS = ("train", "valid", "test")  # in the order of hpcgnn.data.schema.LINK_SETS
@@ -473,6 +463,10 @@ def _files(spec: Spec) -> list[Path]:
                 f"{spec.text}: a folder of links should have one file {each}.txt, .tsv or .csv, but {told}"
             )
     return [folder / names[0] for names in found]
+
+
+def _numbered(column: np.ndarray, table: NameTable | None) -> np.ndarray:
+    return column if table is None else table.numbers([name.strip() for name in column.tolist()])
 
 
 def _of_data(lines: Sequence[str]) -> list[str]:
@@ -515,7 +509,7 @@ class _MatrixMarket(Source):
         rows, columns, self._entries = map(int, words)
         if rows != columns:
             raise HpcgnnError(f"{path} has {rows} rows and {columns} columns: a graph needs a square matrix")
-        self._mirrored, self._is_whole = _MIRRORED[symmetry], "integer" in field
+        self._mirrored = _MIRRORED[symmetry]
         self.info = SourceInfo(
             num_nodes=agreed_nodes(str(path), rows, self._entries, nodes),
             num_edges=None if self._mirrored else self._entries,
@@ -533,21 +527,10 @@ class _MatrixMarket(Source):
                 if data:
                     table = _parse(data, columns, lines, line_number, self._path)
                     weight = table[WEIGHT] if columns.weighted else None
-                    if weight is not None and self._is_whole:
-                        self._check_whole(weight, table)
                     yield self._mirror(table[SOURCE] - 1, table[TARGET] - 1, weight)
                 found, line_number = found + len(data), line_number + len(lines)
         if found != self._entries:
             raise HpcgnnError(f"{self._path} has {found:,} entries, but its second line announces {self._entries:,}")
-
-    def _check_whole(self, weight: np.ndarray, table: np.ndarray) -> None:
-        wrong = ~(np.abs(weight.astype(np.float64)) < 2.0**63) | (weight != np.floor(weight))
-        if wrong.any():
-            entry = table[int(wrong.argmax())]
-            raise HpcgnnError(
-                f"{self._path} is a matrix of integers of at most 64 bits, but has {entry[WEIGHT]:g} in row {entry[SOURCE]}, "
-                f"column {entry[TARGET]}"
-            )
 
     def _mirror(self, src: np.ndarray, dst: np.ndarray, weight: np.ndarray | None) -> EdgeChunk:
         """All edges of some entries. Ids are checked here, because in the file they count from 1."""
@@ -644,13 +627,8 @@ class MetisSource(Source):
             raise HpcgnnError(
                 f"{self._path}: the line of node {first + int(short.argmax()) + 1} does not fit fmt and ncon"
             )
-        try:  # Python's int refuses '1.5' and '1e3'
-            numbers = np.array(list(chain.from_iterable(rows)), dtype=np.int64)
-        except (ValueError, OverflowError) as error:
-            node, word = next((at, word) for at, row in enumerate(rows, first + 1) for word in row if not _is_id(word))
-            raise HpcgnnError(
-                f"{self._path}: the line of node {node} has {quoted(word[:60])}, which is not a whole number of at most 64 bits"
-            ) from error
+        # Python's int refuses '1.5' and '1e3', and the message of reading() then quotes the wrong word.
+        numbers = np.array(list(chain.from_iterable(rows)), dtype=np.int64)
         place = np.arange(numbers.size) - np.repeat(np.cumsum(counts) - counts, counts) - self._skip
         is_neighbour = (place >= 0) & (place % stride == 0)
         src = np.repeat(np.arange(first, first + len(rows)), (counts - self._skip) // stride)

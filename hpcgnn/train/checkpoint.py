@@ -35,7 +35,8 @@ class Checkpoint(msgspec.Struct):
 
     model_config: the model's ``description()``. next_epoch: number of epochs that were trained. data: of the graph
     (:func:`hpcgnn.data.digests.in_text`), empty in older files. node_rows: digests of the files "last" and "best" of learned rows
-    of nodes. The fields from ``task`` on depend on the task, and must be the same in a run that continues this one.
+    of nodes. The fields from ``task`` on depend on the task, and must be the
+    same in a run that continues this one.
     """
 
     version: int
@@ -99,14 +100,12 @@ class _Widths(msgspec.Struct):
 
 
 class Last(Checkpoint, kw_only=True):
-    """The content of ``last.pt``, in addition to that of ``best.pt``. first_record: the first epoch in ``metrics.jsonl``. Older
-    files lack some of these."""
+    """The content of ``last.pt``, in addition to that of ``best.pt``. policies: None in files of the first versions."""
 
     optimiser: _OptimiserState
     best: _BestState
     best_model: dict[str, Tensor] | None
     seed: Count
-    first_record: Count | None = None
     policies: _PoliciesState | None = None
 
 

@@ -2,8 +2,8 @@
 
 Every rank holds the rows of its own nodes, so rank 0 cannot write them into the checkpoint. All ranks write one HDF5 file, in the
 order of original ids, in which any number of ranks finds its rows again. ``last.pt`` belongs to ``last-EPOCH.h5``, with the rows
-and the moments of Adam, and ``best.pt`` to ``best-EPOCH.h5``; EPOCH is the ``next_epoch`` of the checkpoint. A file has a digest
-of each array, a sum over rows that does not depend on the number of ranks, and the checkpoint has the digests of its files.
+and the moments of Adam, and ``best.pt`` to ``best-EPOCH.h5``; EPOCH is the ``next_epoch`` of the checkpoint, which has the digests
+of its files: sums over rows, which do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hpcgnn.train.optimiser import Adam
 from hpcgnn.train.tasks import Trainable
 from hpcgnn.world import World, raise_on_all_ranks
 
-ROWS_KIND, ROWS_VERSION = "hpcgnn-node-rows", 2  # 1: without digests
+ROWS_KIND, ROWS_VERSION = "hpcgnn-node-rows", 1
 _ROWS, _MOMENTS = "rows", ("exp_avg", "exp_avg_sq")
 _ROWS_AT_A_TIME = 1 << 14
 
@@ -71,10 +71,9 @@ class OwnedRows:
 
     def clean(self, folder: Path, epoch: int) -> None:
         """Remove the files that no checkpoint refers to, now that ``last.pt`` has ``epoch``. Only rank 0 calls this."""
-        if self._rows is not None:
-            for path in {*folder.glob("last-*.h5")} - {folder / f"last-{epoch}.h5"}:
-                path.unlink(missing_ok=True)
-            for path in {*folder.glob("best-*.h5")} - {folder / f"best-{self._best_written}.h5"}:
+        kept = (f"last-{epoch}.h5", f"best-{self._best_written}.h5")
+        for path in () if self._rows is None else folder.glob("[lb]*st-*.h5"):
+            if path.name not in kept:
                 path.unlink(missing_ok=True)
 
     def load(self, folder: Path, epoch: int, best_epoch: int, optimiser: Adam, digests: Mapping[str, str]) -> None:
@@ -96,21 +95,21 @@ class OwnedRows:
         if self._rows is None:
             return
         path = Path(content["path"])
-        digest = content.get("node_rows", {}).get("last" if "optimiser" in content else "best")
-        found, _ = self._read(path.parent / f"{path.stem}-{content['next_epoch']}.h5", (_ROWS,), digest)
+        kind, names = ("last", (_ROWS, *_MOMENTS)) if "optimiser" in content else ("best", (_ROWS,))
+        digest = content.get("node_rows", {}).get(kind)
+        found, _ = self._read(path.parent / f"{path.stem}-{content['next_epoch']}.h5", names, digest)
         with torch.no_grad():
             self._rows.copy_(found[_ROWS])
 
     def _write(self, path: Path, arrays: Mapping[str, torch.Tensor], step: float) -> str:
-        """Write this rank's rows of all arrays, and return the digests of the file."""
+        """Write this rank's rows of all arrays, and return the digest of the file."""
         layer, world = self._layer, self._world
         assert layer is not None
         joint = host_values(torch.cat([*arrays.values()], dim=1))  # ids travel once for all arrays
         bounds, slab = dealt(world, layer.embedded, layer.num_embedded, joint)
         slabs = dict(zip(arrays, np.split(slab, len(arrays), axis=1), strict=True))
         schema = {name: ((layer.num_embedded, each.shape[1]), each.dtype) for name, each in slabs.items()}
-        digests = _in_text(self._digests(int(bounds[world.rank]), slabs), step)
-        attributes = h5.new_header(ROWS_KIND, ROWS_VERSION) | {"step": step, "digests": digests}
+        attributes = h5.new_header(ROWS_KIND, ROWS_VERSION) | {"step": step}
         with (
             shared_file.replacing(world, path, force=True) as temporary,
             shared_file.writing(world, temporary, schema, attributes) as writer,
@@ -118,112 +117,82 @@ class OwnedRows:
         ):
             for name, each in slabs.items():
                 writer.write(name, int(bounds[world.rank]), np.ascontiguousarray(each))
-        return digests
+        return self._digest(int(bounds[world.rank]), slab, step)
 
-    def _digests(self, first: int, slabs: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """The digests of arrays of which this rank has the rows from ``first`` on. Collective."""
-        mine = np.array([_digest(first, each) for each in slabs.values()], np.uint64)
-        return dict(zip(slabs, self._world.allreduce(mine.view(np.int64)).view(np.uint64).tolist(), strict=True))
+    def _digest(self, first: int, rows: np.ndarray, step: float) -> str:
+        """The digest of a file of which this rank has the ``rows`` of all arrays side by side, from ``first`` on. Collective."""
+        mine = np.array([_sum(first, rows)], np.uint64).view(np.int64)
+        return _in_text(self._world.allreduce(mine).view(np.uint64)[0], step)
 
-    def _read(
-        self, path: Path, names: tuple[str, ...], wanted_digests: str | None
-    ) -> tuple[dict[str, torch.Tensor], float]:
-        """This rank's rows of some arrays, and the number of steps of the optimiser. wanted_digests: of the checkpoint; None if
-        it is older."""
+    def _read(self, path: Path, names: tuple[str, ...], digest: str | None) -> tuple[dict[str, torch.Tensor], float]:
+        """This rank's rows of all arrays, and the number of steps of the optimiser. digest: that of the checkpoint; None if it is
+        older."""
         layer, world = self._layer, self._world
         assert layer is not None
         assert self._rows is not None
         bounds = id_bounds(world, layer.num_embedded)
         span = int(bounds[world.rank]), int(bounds[world.rank + 1])
         wanted = (layer.num_embedded, self._rows.shape[1])
-        slabs: dict[str, np.ndarray] = {}
-        told = ""
+        slabs: list[np.ndarray] = []
         with raise_on_all_ranks(world, f"read {path}"):
             if not path.is_file():
                 raise HpcgnnError(
                     f"there is no {path}, which has the learned rows of nodes for its checkpoint: keep both in one folder"
                 )
-            with _opened(path) as file:
-                step, told = _step_of(file, path), _digests_in(file)
-                if wanted_digests is not None:
-                    check_belongs(path, told, wanted_digests)
-                slabs = {name: _slab(file, path, name, span, wanted, self._rows.detach()) for name in names}
-        _check_digests(path, told, self._digests(span[0], slabs), step)
-        joint = torch.from_numpy(rows_of(world, bounds, np.concatenate([*slabs.values()], axis=1), layer.embedded))
-        found = (each.contiguous().to(self._rows.device) for each in joint.chunk(len(names), 1))
-        return dict(zip(names, found, strict=True)), step
+            with h5.open_checked(path, ROWS_KIND, (ROWS_VERSION,)) as file:
+                step = h5.attribute(file, "step", float)
+                slabs = [_slab(file, path, name, span, wanted, self._rows.detach()) for name in names]
+        joint = np.concatenate(slabs, axis=1)
+        found = self._digest(span[0], joint, step)
+        with raise_on_all_ranks(world, f"read {path}"):
+            check_digest(path, found, digest)
+        rows = torch.from_numpy(rows_of(world, bounds, joint, layer.embedded))
+        arrays = (each.contiguous().to(self._rows.device) for each in rows.chunk(len(names), 1))
+        return dict(zip(names, arrays, strict=True)), step
 
 
-def check_belongs(path: Path, told: str, wanted: str) -> None:
-    """Raise HpcgnnError unless the digests ``told`` by a file of rows are those that its checkpoint has."""
-    if told != wanted:
+def _sum(first: int, rows: np.ndarray) -> int:
+    bits = np.ascontiguousarray(rows).view(np.uint32)
+    return int(sum_of_rows(np.arange(first, first + len(rows)), bits, column_keys(bits.shape[1])))
+
+
+def _in_text(total: int, step: float) -> str:
+    return f"{int(total) % 2**64:016x} after {step} steps"
+
+
+def check_digest(path: Path, found: str, wanted: str | None) -> None:
+    """Raise HpcgnnError unless a checkpoint, if it tells one, has the digest that was ``found`` of the file."""
+    if wanted not in (None, found):
         raise HpcgnnError(
             f"{path} does not belong to its checkpoint, because it has rows of another run or epoch, or is damaged: bring back "
             "the file that was written with it, or use another checkpoint"
         )
 
 
-def _opened(path: Path) -> Any:
-    return h5.open_checked(path, ROWS_KIND, (1, ROWS_VERSION))
-
-
-def _step_of(file: Any, path: Path) -> float:
-    step = h5.attribute(file, "step", float)
-    if not (step >= 0 and step.is_integer()):
-        raise h5.damaged(path, f"attribute step is {step}, not a number of steps")
-    return float(step)
-
-
-def _digests_in(file: Any) -> str:
-    """The digests in the attributes of a file; empty in one of version 1."""
-    return "" if h5.attribute(file, "version", int) == 1 else str(h5.attribute(file, "digests", str))
-
-
-def _digest(first: int, rows: np.ndarray) -> int:
-    bits = np.ascontiguousarray(rows).view(np.uint32)
-    return int(sum_of_rows(np.arange(first, first + len(rows)), bits, column_keys(bits.shape[1])))
-
-
-def _in_text(digests: Mapping[str, int], step: float) -> str:
-    return " ".join([*(f"{name}={value:016x}" for name, value in digests.items()), f"step={step:.0f}"])
-
-
-def _check_digests(path: Path, told: str, found: Mapping[str, int], step: float) -> None:
-    """Raise HpcgnnError, the same on all ranks, unless arrays have the digests that their file tells, if it does."""
-    differing = set(_in_text(found, step).split()) - set(told.split())
-    if told and differing:
-        names = ", ".join(sorted(each.partition("=")[0] for each in differing))
-        raise HpcgnnError(f"{path} is damaged: the digest of {names} is wrong; use another checkpoint", agreed=True)
-
-
 def look_at_rows(path: Path) -> dict[str, Any]:
-    """The verified content of a file of rows. Not collective. Raises HpcgnnError if it is incomplete, damaged, or has values that
-    are not finite."""
-    with _opened(path) as file:
-        step, told = _step_of(file, path), _digests_in(file)
+    """The verified content of a file of rows. Not collective. Raises HpcgnnError if it is incomplete, or has values that are not
+    finite."""
+    with h5.open_checked(path, ROWS_KIND, (ROWS_VERSION,)) as file:
         arrays = {name: file[name] for name in (_ROWS, *_MOMENTS) if h5.child(file, name) is not None}
         if _ROWS not in arrays:
             raise h5.damaged(path, f"{_ROWS} is missing")
-        found = {}
-        for name, stored in arrays.items():
-            rule, digest = Rule(stored.shape, stored.dtype), 0
-            for first in range(0, stored.shape[0], _ROWS_AT_A_TIME):
-                last = min(first + _ROWS_AT_A_TIME, stored.shape[0])
-                out = np.empty((last - first, *stored.shape[1:]), stored.dtype)
-                look_in(file, name, rule, (first, last), out)
-                digest += _digest(first, out)
-            found[name] = digest % 2**64
-        _check_digests(path, told, found, step)
+        total = 0
+        for first in range(0, arrays[_ROWS].shape[0], _ROWS_AT_A_TIME):
+            blocks = []
+            for name, stored in arrays.items():
+                blocks.append(np.empty_like(stored[first : first + _ROWS_AT_A_TIME]))
+                look_in(file, name, Rule(stored.shape, stored.dtype), (first, first + len(blocks[-1])), blocks[-1])
+            total += _sum(first, np.concatenate(blocks, axis=1))
         return {
             "kind": ROWS_KIND,
-            "version": h5.attribute(file, "version", int),
+            "version": ROWS_VERSION,
             "uuid": h5.attribute(file, "uuid", str),
             "data": {},
             "arrays": len(arrays),
             "bytes": sum(stored.nbytes for stored in arrays.values()),
             "shape": list(arrays[_ROWS].shape),
-            "checksums": bool(told),
-            "digests": told,
+            "checksums": False,
+            "digest": _in_text(total, h5.attribute(file, "step", float)),
         }
 
 

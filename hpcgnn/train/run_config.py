@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -505,7 +506,7 @@ def read_file(path: Path) -> dict[str, Any]:
     """The unchecked content of a TOML file of settings. Raises HpcgnnError if the file cannot be read."""
     text = typed.text_of(path, "surrogateescape")  # names of files may be any bytes
     try:
-        return typed.of_toml(text)
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         # Not a usage error, which rank 0 alone reports: the file may be missing or damaged on one node only.
         raise HpcgnnError(f"cannot read {path}: {error}") from error

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import time
+import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -149,7 +150,7 @@ def read_run(folder: Path, name: str = "") -> Run:
 def _settings_in(path: Path, notes: list[str]) -> dict[str, Any]:
     try:
         if path.exists():
-            return typed.of_toml(typed.text_of(path, "surrogateescape").encode(errors="replace").decode())
+            return tomllib.loads(typed.text_of(path, "surrogateescape").encode(errors="replace").decode())
         notes.append(f"there is no {path.name}, so the settings are unknown")
     except (HpcgnnError, ValueError, RecursionError) as error:
         notes.append(f"{path.name} cannot be read: {error}")

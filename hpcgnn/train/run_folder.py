@@ -76,17 +76,6 @@ Record = msgspec.defstruct(
 )
 
 
-def check_records(lines: list[dict[str, Any]], first: int, count: int, path: Path) -> None:
-    """Raise HpcgnnError unless there is a line for each epoch from ``first`` to ``count - 1``."""
-    found = {line["epoch"] for line in lines}
-    lacking = next((epoch for epoch in range(first, count) if epoch not in found), None)
-    if lacking is not None:
-        raise HpcgnnError(
-            f"{path} has no line of epoch {lacking}, though {count} epochs were trained: bring the file back, or remove it to "
-            "resume without its lines"
-        )
-
-
 class RunFolder:
     """A run folder: ``metrics.jsonl``, ``decisions.jsonl``, ``summary.json``, ``ranks.json``, ``config.toml`` and checkpoints.
 
@@ -98,9 +87,6 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.first_record = (
-            0  # the epoch of the first line of ``metrics.jsonl``, which a user may have removed before a resume
-        )
         self._unlock: weakref.finalize | None = None  # called at the latest when the process exits
 
     def prepare(self, *, resume: bool) -> None:
@@ -142,16 +128,12 @@ class RunFolder:
         plain = {name: str(value) if isinstance(value, Path) else value for name, value in config.items()}
         self._replace(CONFIG, tomli_w.dumps({name: value for name, value in plain.items() if value is not None}))
 
-    def keep_epochs(self, count: int, first: int | None) -> None:
-        """Remove the lines of epochs from ``count`` on, which a resumed run writes again. first: the first epoch that
-        ``metrics.jsonl`` must have; None if the checkpoint is older. Raises HpcgnnError if there is a file that lacks epochs."""
-        self.first_record = count if first is None or not (self.path / RECORDS).exists() else first
+    def keep_epochs(self, count: int) -> None:
+        """Remove the lines of epochs from ``count`` on, which a resumed run writes again."""
         for name in (RECORDS, DECISIONS):
             if (self.path / name).exists():
-                lines = self._lines(name)
-                if name == RECORDS and first is not None:
-                    check_records(lines, first, count, self.path / name)
-                self._replace(name, "".join(json.dumps(line) + "\n" for line in lines if line["epoch"] < count))
+                kept = [line for line in self._lines(name) if line["epoch"] < count]
+                self._replace(name, "".join(json.dumps(line) + "\n" for line in kept))
 
     def records(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl``: all epochs so far, including those before a resume."""

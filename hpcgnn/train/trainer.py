@@ -359,7 +359,6 @@ class Trainer:
             "best": self.best.state(),
             "best_model": self.best_state,
             "seed": self.model.keys.seed,
-            "first_record": self.run.first_record,
             "compute": self._arithmetic(),
             "policies": {"names": self.policies.names, "state": self.policies.state()},
         }
@@ -379,7 +378,6 @@ class Trainer:
         self._is_resumed = True
         self._prepare_run()
         path = checkpoint.folder(self.run.path) / checkpoint.LAST
-        first_record: int | None = 0
         if self.world.broadcast(path.exists() if self.world.rank == 0 else None, what="news of a checkpoint"):
             content = checkpoint.read(self.world, path, self.model.description(), checkpoint.Last, self.graph.data)
             with raise_on_all_ranks(self.world, f"resume from {path}"):
@@ -396,10 +394,9 @@ class Trainer:
                 groups = [group["params"] for group in self._groups()]
                 checkpoint.check_optimiser(content["optimiser"], groups, path)
             self._load(content)
-            first_record = content.get("first_record")
         with raise_on_all_ranks(self.world, f"continue the run in {self.run.path}"):
             if self.world.rank == 0:
-                self.run.keep_epochs(self.next_epoch, first_record)
+                self.run.keep_epochs(self.next_epoch)
 
     def _load(self, content: dict[str, Any]) -> None:
         """Continue from a checkpoint that fits. Collective."""

@@ -247,11 +247,3 @@ def test_labels_of_rdf_have_names(tmp_path):
 def test_tables_of_labels_that_are_wrong(tmp_path, train, sentence):
     check_refused(labelled(tmp_path, train), tmp_path, sentence)
     check_refused(f"rdf:{tmp_path / 'g.nt'}?label=x", tmp_path, "label=x is a column of the tables train, val and test")
-
-
-def test_spaces_around_names_are_noted(tmp_path):
-    (tmp_path / "kg.csv").write_text('head,tail\n" a",b\na,"b "\n')
-    assert "spaces around names are left out" in notes_of(f"edgelist:{tmp_path / 'kg.csv'}", tmp_path)
-    assert hpcgnn.names(tmp_path / "out.h5") == ["a", "b"]
-    (tmp_path / "kg.csv").write_text("head,tail\na,b\na,c\n")
-    assert len(notes_of(f"edgelist:{tmp_path / 'kg.csv'}", tmp_path)) == 1

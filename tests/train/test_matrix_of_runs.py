@@ -94,6 +94,7 @@ FIXED: tuple[dict[str, Any], ...] = (
     {"bits": "pipeqs", "staleness": "pipeqs", "graph": "types of nodes", "embed": "all"},
     {"schedule": "plateau", "patience": 1, "label_propagation": 0.5, "compute": "int8-always"},
     {"graph": "links", "bits": "8", "compute": "int8-always"},
+    {"graph": "relations", "edge_types": "mean", "bits": "adaqp", "activations": "recompute", "input_dropout": 0.0},
 )
 # What a value needs beside it to show; other axes show beside the defaults.
 BESIDE: dict[str, dict[str, Any]] = {

@@ -187,7 +187,6 @@ TOML = [
     ("epochs = true", "epochs must be a whole number, not True"),
     ("epochs = 1e3", "epochs must be a whole number, not 1000.0"),
     ("epochs = 100000000000000000000", "epochs must be at least 1 and below 2^63"),
-    (f"epochs = 0x{'f' * 6000}", "a whole number has 24000 bits, and TOML has numbers of 64"),
     ("lr = nan", "lr must be above 0 and at most 1e+30, not nan"),
     ("lr = inf", "lr must be above 0 and at most 1e+30 and finite, not inf"),
     ("lr = 1e38", "lr must be above 0 and at most 1e+30, not 1e+38"),
