@@ -78,7 +78,7 @@ test-fast: dev-env ## in 2 minutes: no ranks but those of one launch, no emulato
 
 coverage: dev-env ## every test, and how many lines of hpcgnn/ they run, also on ranks: at least 95 %
 	@rm -rf build/coverage && mkdir -p build/coverage
-	$(BIN)/coverage run -m pytest -n 3 $(BY_FILES) $(PYTEST_FLAGS)
+	$(BIN)/coverage run -m pytest -n 3 $(BY_FILES) --junitxml build/coverage/tests.xml $(PYTEST_FLAGS)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --fail-under=95
 
@@ -87,7 +87,7 @@ faults: dev-env ## put known faults into the package, one at a time: the tests n
 	$(BIN)/python tools/mutation faults $(FAULTS)
 
 MUTATION ?= --sample 300 --seed 1
-mutation: dev-env ## for hours: draw mutants of the core by a seed; the tests must kill 90 % of those that are not equivalent
+mutation: coverage ## for hours: draw mutants of the core by a seed; tests that run their lines must kill 90 % of those not equivalent
 	$(BIN)/python tools/mutation score $(MUTATION)
 
 docs: dev-env ## the documentation site in build/site; every warning is an error

@@ -509,7 +509,7 @@ class _MatrixMarket(Source):
         rows, columns, self._entries = map(int, words)
         if rows != columns:
             raise HpcgnnError(f"{path} has {rows} rows and {columns} columns: a graph needs a square matrix")
-        self._mirrored = _MIRRORED[symmetry]
+        self._mirrored, self._is_whole = _MIRRORED[symmetry], "integer" in field
         self.info = SourceInfo(
             num_nodes=agreed_nodes(str(path), rows, self._entries, nodes),
             num_edges=None if self._mirrored else self._entries,
@@ -527,10 +527,19 @@ class _MatrixMarket(Source):
                 if data:
                     table = _parse(data, columns, lines, line_number, self._path)
                     weight = table[WEIGHT] if columns.weighted else None
+                    if weight is not None and self._is_whole:
+                        self._check_whole(weight)
                     yield self._mirror(table[SOURCE] - 1, table[TARGET] - 1, weight)
                 found, line_number = found + len(data), line_number + len(lines)
         if found != self._entries:
             raise HpcgnnError(f"{self._path} has {found:,} entries, but its second line announces {self._entries:,}")
+
+    def _check_whole(self, weight: np.ndarray) -> None:
+        wrong = ~(np.abs(weight.astype(np.float64)) < 2.0**63) | (weight != np.floor(weight))
+        if wrong.any():
+            raise HpcgnnError(
+                f"{self._path} is a matrix of integers of at most 64 bits, but has {weight[wrong.argmax()]:g}"
+            )
 
     def _mirror(self, src: np.ndarray, dst: np.ndarray, weight: np.ndarray | None) -> EdgeChunk:
         """All edges of some entries. Ids are checked here, because in the file they count from 1."""

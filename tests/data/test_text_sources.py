@@ -198,6 +198,11 @@ REFUSED = {
         (REAL + f"{10**15} {10**15} {10**15}\n", "converts graphs of 1 to"),
         (REAL + f"{10**9} {10**9} 1\n1 1 1\n", "say .nodes=1000000000 if most"),
         (REAL + "% nothing else\n", "the line of sizes should be"),
+        (
+            REAL.replace("real", "integer") + f"2 2 2\n1 1 1\n1 2 {10**23}\n",
+            "integers of at most 64 bits, but has 1e.23",
+        ),
+        (REAL.replace("real", "integer") + "2 2 1\n2 1 1.5\n", "integers of at most 64 bits, but has 1.5"),
     ],
     "edgelist?source=a": [("0 1\n", "has no line that names its columns, so leave source= out")],
     "edgelist?weight=a": [("src dst\n0 1\n", "has no column 'a'; it has src, dst")],

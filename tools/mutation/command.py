@@ -96,8 +96,8 @@ def _seconds_of_tests() -> dict[str, float]:
 
 
 def _ran(covered: CoverageData, mutant: mutants.Mutant) -> set[str]:
-    """The tests that ran a mutant's line. All tests that ran a line of its file stand for them where no test has the line: numba compiles
-    its function, or it runs at imports."""
+    """The tests that ran a mutant's line; those that ran any line of its file where there are none, because numba compiles its
+    function, or because it runs at imports."""
     lines = covered.contexts_by_lineno(str(ROOT / mutants.file_of(mutant.name)))
     ran = set(lines.get(mutant.line, [])) - {""} or {context for each in lines.values() for context in each}
     return {context.rpartition("|")[2].removesuffix(" (call)").removesuffix(" (setup)") for context in ran}
