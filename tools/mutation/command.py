@@ -20,7 +20,7 @@ from rich.progress import Progress
 
 from mutation import mutants, runs
 from mutation.faults import FAULTS
-from mutation.runs import CAUGHT, LONG, MARKS, PASSED, QUICK, ROOT, WORK, Run
+from mutation.runs import CAUGHT, LONG, MARKS, MISSING, PASSED, QUICK, ROOT, WORK, Run
 
 CORE = ("exchange", "plan", "nn", "policy", "train")
 COVERED = (
@@ -168,6 +168,10 @@ def score(
     for stage in range(2):
         todo = [runs[stage] for name, runs in meets.items() if runs[stage:] and name not in killed]
         _shown(f"{len(todo)} mutants", todo, jobs)
+        if any(run.end == MISSING for run in todo):
+            raise click.ClickException(
+                "some tests of the last `make coverage` do not exist at this commit: run it again"
+            )
         killed |= {run.name: run for run in todo if run.end != PASSED}
     # What kills must pass without a change.
     _must_pass(

@@ -19,7 +19,7 @@ from mutation import change
 
 ROOT = change.ROOT
 WORK = ROOT / "build" / "mutation"
-PASSED, CAUGHT, NOT_RUN, HANGS = "passed", "caught", "did not run", "did not end"
+PASSED, CAUGHT, NOT_RUN, HANGS, MISSING = "passed", "caught", "did not run", "did not end", "tests are missing"
 QUICK = "not (launches or slurm or virtual_cluster or builds or emulator or slow or gpu)"
 MARKS = "not (slurm or virtual_cluster or builds or emulator or gpu)"
 LONG = f"(launches or slow) and {MARKS}"
@@ -55,7 +55,8 @@ class _Counts:
 
 
 def _run_here(run: Run) -> int:
-    """Run the tests in this process, which was forked for them. Returns 0: none failed; 1: one did; 2: none could run."""
+    """Run the tests in this process, which was forked for them. Returns 0: none failed; 1: one did; 2: none could run; 3: some do
+    not exist."""
     os.setpgid(0, 0)  # so that ranks end with it
     log = os.open(run.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
@@ -74,6 +75,8 @@ def _run_here(run: Run) -> int:
     if code == pytest.ExitCode.NO_TESTS_COLLECTED:  # none has these marks
         return 0
     print(f"\n{_FAILED}{counts.failed}")
+    if code == pytest.ExitCode.USAGE_ERROR:
+        return 3
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         return 2
     return 1 if counts.failed else 0 if counts.ran else 2
@@ -113,7 +116,8 @@ def ended(runs: Sequence[Run], jobs: int) -> Iterator[Run]:
                 os.waitpid(process, 0)
             code = os.waitstatus_to_exitcode(status) if is_over else None
             # A change may end the process by a signal, for instance by a write out of bounds.
-            run.end = HANGS if code is None else CAUGHT if code == 1 or code < 0 else PASSED if code == 0 else NOT_RUN
+            ends = {None: HANGS, 0: PASSED, 1: CAUGHT, 3: MISSING}
+            run.end = CAUGHT if code is not None and code < 0 else ends.get(code, NOT_RUN)
             failed = [line for line in run.log.read_text().splitlines() if line.startswith(_FAILED)]
             run.failed = failed[-1].removeprefix(_FAILED) if failed else ""
             del running[process]
