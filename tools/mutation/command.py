@@ -23,9 +23,9 @@ from mutation.faults import FAULTS
 from mutation.runs import CAUGHT, LONG, MARKS, MISSING, PASSED, QUICK, ROOT, WORK, Run
 
 CORE = ("exchange", "plan", "nn", "policy", "train")
-COVERED = (
-    ROOT / "build" / "coverage"
-)  # of `make coverage`: which tests ran which lines (data), and their seconds (tests.xml)
+PACKAGES = sorted(path.parent.name for path in (ROOT / "hpcgnn").glob("*/__init__.py"))
+# Of `make coverage`: which tests ran which lines (data), and their seconds (tests.xml).
+COVERED = ROOT / "build" / "coverage"
 _FIRST = 3  # tests of a file that a mutant meets before all others
 _LONGEST = 3600.0  # seconds
 _jobs = click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Runs of tests at a time.")
@@ -136,6 +136,7 @@ def show(name: str) -> None:
     "--package",
     "packages",
     multiple=True,
+    type=click.Choice(PACKAGES),
     default=CORE,
     show_default=True,
     help="Folders of hpcgnn/.",
@@ -173,10 +174,8 @@ def score(
                 "some tests of the last `make coverage` do not exist at this commit: run it again"
             )
         killed |= {run.name: run for run in todo if run.end != PASSED}
-    # What kills must pass without a change.
-    _must_pass(
-        [Run("", (test,), MARKS, _LONGEST) for test in sorted({run.failed for run in killed.values()} - {""})], jobs
-    )
+    killers = sorted({run.failed for run in killed.values()} - {""})
+    _must_pass([Run("", (test,), MARKS, _LONGEST) for test in killers], jobs)
     _report(drawn, killed, equivalent(), {"seed": seed, "seconds": round(time.monotonic() - started)}, floor)
 
 
