@@ -21,6 +21,8 @@ def main(how: str, folder: Path) -> None:
     world = graph.world
     notes = (folder / f"notes-{world.rank}").open("w")  # closed when Python ends
     notes.write("kept")
+    # a launcher mixes the lines of ranks that write at the same time
+    sys.stderr = (folder / f"said-{world.rank}").open("w", buffering=1)
     is_second = world.rank == 1
     if how == "raises in on_epoch":
         model = hpcgnn.build_model(hpcgnn.ModelConfig(layers=2, hidden=8), graph)
