@@ -1,12 +1,11 @@
 """The change of an exchange's rows between its messages, measured by the sender before the rows are rounded.
 
 Rows change because the model learns, and because dropout, and the rounding of other messages, draw new noise in each epoch.
-Noise is independent from one message to the next, and learning is not. So three messages a, b and c of a row tell them apart: if
-the row moves on evenly, ``c - (1 + r) b + r a``, with r the ratio of both distances in epochs, consists of noise only, whose
-variance is that of c, ``(1 + r)^2`` times that of b, and ``r^2`` times that of a. A row that swings between two values is off
-that trend as well, but ``c - a`` consists of noise only, so noise is at most that. Noise is taken to be the same share of each
-message's square. The share changes slowly, while a start or a swing of rows looks like noise in single messages, so the least
-share of several messages counts. Of the steps of a random walk, a third counts as noise.
+Noise is independent from one message to the next, and learning is not. So three messages a, b and c of a row tell them apart: of
+noise alone, c is as similar to a as to b, however the noise is distributed. If the row moves on evenly, c is more similar to b,
+and if it swings between two values, to a. Similarity is the cosine between two messages. Its difference in one message is mostly
+noise, of either sign, so the least difference of several messages counts, if all have one sign: a motion that begins shows after
+five messages, or at once if it exceeds the noise by far, and its end at once. Of the steps of a random walk, a third is motion.
 """
 
 from __future__ import annotations
@@ -26,9 +25,12 @@ from hpcgnn.exchange.codecs import QuantizedRows
 
 # Values of a rank's sample of one exchange. With dropout of 0.5, four ranks then see changes of about 1 % of the rows' squares.
 _VALUES = 1 << 15
-SUMS = 7  # numbers of a RowChange that are summed over ranks
-_SHARES = 3  # estimates of the noise of which the least one counts; before there are so many, no change is known
-_TOO_LOW = 1.02  # the least of three estimates is too low by about this factor in samples of this size
+SUMS = 6  # numbers of a RowChange that are summed over ranks
+# Differences of similarities of which the least counts. Before there are so many as the first number, no change is known. Rows at
+# rest look as if they swung if a few nodes have a large gradient by turns, which happens by chance for five messages, but hardly
+# for twelve.
+_KNOWN, _EVENLY, _BY_TURNS = 3, 5, 12
+_STEP = 4  # A difference so many times as large as all before is not of their noise, and counts at once.
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class RowChange:
 
     # d of PipeQS' Eq. 6 as far as noise does not explain it: 1 minus the cosine between both messages, minus the noise
     distance: float
-    squared_change: float  # of all epochs between both messages, without noise
+    # of all epochs between both messages, without noise, and without swings, which average out in the weights
+    squared_change: float
     noise: float  # variance of the noise in one message
     # mean squared error of rounding at random to a grid with one step: F / 6 * (largest - least value)^2
     range_error: float
@@ -47,17 +50,6 @@ class RowChange:
     def rounding_error(self, bits: int) -> float:
         """The mean squared error of rounding with ``bits`` bits (AdaQP's Eq. 11, with weights of one)."""
         return self.range_error / (2**bits - 1) ** 2 if bits <= 8 else 0.0
-
-    @classmethod
-    def of(cls, sums: np.ndarray, noise: float, epochs: int) -> RowChange:
-        """The change by the sums of :meth:`RowChanges.take` over ranks. noise: its share of the squares."""
-        before, now, product, error = sums[[1, 2, 5, 6]].tolist()
-        distance = 1 - product / math.sqrt(before) / math.sqrt(now)
-        change = before + now - 2 * product
-        # rows that changed at all, by more than the rounding of sums, have a distance above 0
-        moved = max(1e-12, distance - noise) if distance > 1e-15 else 0.0
-        without = max(0.0, change - noise * (before + now))
-        return cls(moved, without / now, noise, error / now, epochs)
 
 
 class KeptSample(msgspec.Struct):
@@ -68,10 +60,10 @@ class KeptSample(msgspec.Struct):
 
 
 class ChangesState(msgspec.Struct):
-    """The state of :class:`RowChanges`. kept: by number of the call and of columns. shares: the last estimates of the noise."""
+    """The state of :class:`RowChanges`. kept: by number of the call and of columns. motions: as in :class:`RowChanges`."""
 
     kept: dict[tuple[Count, Count], KeptSample]
-    shares: list[float]
+    motions: list[float]
 
 
 class RowChanges:
@@ -89,7 +81,8 @@ class RowChanges:
         self._sums: list[torch.Tensor] = []
         # between the last two messages, and its ratio to those between the two before
         self._epochs, self._ratio = 1, 1.0
-        self._shares: list[float] = []  # of the noise in the last messages
+        # by how much the last messages were more similar to the one before than to that before it, for one epoch
+        self._motions: list[float] = []
 
     def note(self, rows: torch.Tensor, given: QuantizedRows | None, call: int, epoch: int) -> None:
         """Compare ``rows`` (s, F), which are about to be sent, with those of the last two messages of the same call.
@@ -128,42 +121,47 @@ class RowChanges:
         return min(self._rows, max(1, _VALUES // max(width, 1)))
 
     def _compared(self, now: torch.Tensor, kept: KeptSample) -> torch.Tensor:
-        """(7,) float64: the squares of three messages, the first one first; the products of the first and the second, of the
-        first and the third, and of the second and the third; the error of rounding."""
+        """(6,) float64: the squares of three messages, the first one first; the products of the first and the third, and of
+        the second and the third; the error of rounding."""
         third, second, first = torch.stack((now, *kept.rows)).double()
         zeros = now.new_zeros(now.shape[0])
         least, largest = torch.aminmax(now, dim=1) if now.numel() else (zeros, zeros)
         spread = (largest - least).double()
-        pairs = (first, first), (second, second), (third, third), (first, second), (first, third), (second, third)
+        pairs = (first, first), (second, second), (third, third), (first, third), (second, third)
         return torch.stack([*(_sum(*pair) for pair in pairs), _sum(spread, spread) * now.shape[1] / 6])
 
     def take(self) -> np.ndarray:
-        """(7,) float64 sums of the messages since the last call, to be summed over ranks for :meth:`of_ranks`."""
+        """(6,) float64 sums of the messages since the last call, to be summed over ranks for :meth:`of_ranks`."""
         sums, self._sums = self._sums, []
         return sum((each.cpu().numpy() for each in sums), np.zeros(SUMS))
 
     def of_ranks(self, sums: np.ndarray) -> RowChange | None:
         """The change by the sums over ranks of :meth:`take`, on each of them; None if they are of no message, or of zeros, and
-        before the noise is known, which takes five messages."""
-        if not (np.isfinite(sums).all() and min(sums[1:3]) > 0):
+        before noise is known from motion, which takes five messages."""
+        if not (np.isfinite(sums).all() and min(sums[:3]) > 0):
             return None
-        first, before, now, early, apart, late, _ = sums.tolist()
-        ratio, step = self._ratio, 1 + self._ratio
-        off_trend = now + step**2 * before + ratio**2 * first - 2 * (step * late - ratio * apart + step * ratio * early)
-        of_trend = off_trend / (now + step**2 * before + ratio**2 * first)
-        share = max(0.0, min(1.0, of_trend, 1 - 2 * apart / (first + now)))
-        # the same rows again have a share of 0, in spite of the rounding of sums
-        self._shares = [*self._shares[1 - _SHARES :], share if share > 1e-14 else 0.0]
-        if len(self._shares) < _SHARES:
+        first, before, now, apart, late, error = sums.tolist()
+        similar, apart = late / math.sqrt(before * now), apart / math.sqrt(first * now)
+        further = self._epochs**2 * ((1 + 1 / self._ratio) ** 2 - 1)
+        # the same rows again have a difference of 0, in spite of the rounding of sums
+        motion = (similar - apart) / further if abs(similar - apart) > 1e-14 else 0.0
+        if len(self._motions) >= _KNOWN and abs(motion) > _STEP * max(map(abs, self._motions)):
+            self._motions = [motion] * _KNOWN
+        else:
+            self._motions = [*self._motions[1 - _BY_TURNS :], motion]
+        if len(self._motions) < _KNOWN:
             return None
-        return RowChange.of(sums, min(1.0, _TOO_LOW * min(self._shares)), self._epochs)
+        evenly = self._epochs**2 * max(0.0, min(self._motions[-_EVENLY:]))
+        distance = max(evenly, -further * max(self._motions))
+        noise = max(0.0, 1 - similar - distance)
+        return RowChange(distance, 2 * evenly, noise if noise > 1e-14 else 0.0, error / now, self._epochs)
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """The sampled rows and the noise, as tensors and plain values."""
         kept = {slot: {"rows": each.rows.cpu(), "epochs": each.epochs} for slot, each in self._kept.items()}
-        return {"kept": kept, "shares": self._shares}
+        return {"kept": kept, "motions": self._motions}
 
     def check_state(self, state: Any, where: str) -> ChangesState:
         """The content of :meth:`state`. Raises HpcgnnError if it is not of these rows. where: its file and exchange."""
@@ -180,7 +178,7 @@ class RowChanges:
         self._kept = {
             slot: KeptSample(each.rows.to(self._torch_device), each.epochs) for slot, each in found.kept.items()
         }
-        self._shares = found.shares
+        self._motions = found.motions
 
 
 def _sum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -171,7 +171,7 @@ class AutoStaleness(StalenessPolicy):
     def observe(self, seen: Observation) -> None:
         """Note which exchanges are calm, and add the seconds of the epoch to the trial."""
         for name, change in seen.changes.items():
-            self.calm[name] = change.squared_change <= max(_CALM, change.noise) * change.epochs**2
+            self.calm[name] = 2 * change.distance <= max(_CALM, change.noise) * change.epochs**2
         if self.trial is not None and not self.trial.is_over(seen.epoch):
             due = _next_period(seen.epoch, self._period) + min(_FIRST_STALE, self._period // 2)
             self.trial.add(seen.seconds, len(self.options), _STALE_TOLERANCE, due, {})

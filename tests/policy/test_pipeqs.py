@@ -144,7 +144,7 @@ def test_rows_at_rest_take_the_fewest_bits_and_only_the_layer_that_moves_is_sent
 
 
 def test_bits_go_up_when_rows_move_and_down_again_when_they_rest():
-    down, up = run([lambda epoch: 1.0 * min(epoch, 12), lambda epoch: 1.0 * max(epoch - 12, 0)], BOTH, 36)
+    down, up = run([lambda epoch: 1.0 * min(epoch, 12), lambda epoch: 0.4 * max(epoch - 12, 0)], BOTH, 40)
     assert min(down.bits[:13]) > 2 == down.bits[-1]
     assert up.bits[12] == 2 < up.bits[-1]
     assert all(up.sent[-8:])
