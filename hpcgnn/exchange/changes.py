@@ -145,7 +145,7 @@ class RowChanges:
         further = self._epochs**2 * ((1 + 1 / self._ratio) ** 2 - 1)
         # the same rows again have a difference of 0, in spite of the rounding of sums
         motion = (similar - apart) / further if abs(similar - apart) > 1e-14 else 0.0
-        if len(self._motions) >= _KNOWN and abs(motion) > _STEP * max(map(abs, self._motions)):
+        if len(self._motions) >= _KNOWN and motion > _STEP * max(map(abs, self._motions)):
             self._motions = [motion] * _KNOWN
         else:
             self._motions = [*self._motions[1 - _BY_TURNS :], motion]
