@@ -110,23 +110,31 @@ def _verified_checkpoint(path: Path) -> Facts:
         "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
         "checksums": True,
     }
-    return facts | {name: content[name] for name in ("parts_uuid", "next_epoch") if name in content}
+    return facts | {name: content[name] for name in ("parts_uuid", "next_epoch", "node_rows") if name in content}
 
 
 def _verified_run(path: Path) -> Facts:
     """Verify the text files of a run against their declared types, and all its checkpoints."""
-    from hpcgnn.train import checkpoint
+    from hpcgnn.train import checkpoint, owned_rows, run_config, run_folder
 
     _check_is_run(path)
-    looked_at = list(_texts(path))
+    looked_at, of_file = list(_texts(path)), dict[str, Facts]()
     facts: Facts = {"kind": "run", "files": looked_at, "arrays": 0, "bytes": 0, "checksums": True}
     checkpoints = checkpoint.folder(path)
     for each in sorted(
         [*checkpoints.glob("*.pt"), *checkpoints.glob("*.h5"), *(checkpoints / checkpoint.MESSAGES).glob("*.pt")]
     ):
-        found = _verified_file(each, quiet=True)
+        found = of_file[each.name] = _verified_file(each, quiet=True)
         looked_at.append(str(each.relative_to(path)))
         facts |= {name: facts[name] + found[name] for name in ("arrays", "bytes")}
+    if run_config.RECORDS in looked_at and checkpoint.LAST in of_file:
+        records, count = path / run_config.RECORDS, of_file[checkpoint.LAST]["next_epoch"]
+        run_folder.check_records(run_folder.RunFolder(path).records(), count, records)
+    for kind in ("last", "best"):
+        about = of_file.get(f"{kind}.pt", {})
+        if wanted := about.get("node_rows", {}).get(kind):
+            rows = f"{kind}-{about['next_epoch']}.h5"
+            owned_rows.check_digest(checkpoints / rows, of_file.get(rows, {}).get("digest", "none"), wanted)
     return facts
 
 
@@ -167,7 +175,7 @@ def _rows_of_verified(facts: Facts) -> Rows:
             yield name, _about_checksums(facts)
         elif name == "kind":
             yield name, _KINDS.get(value, value)
-        elif value != [] and name != "plans_without_checksums":
+        elif value != [] and name not in ("plans_without_checksums", "node_rows"):
             yield name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else value
 
 

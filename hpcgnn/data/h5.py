@@ -218,7 +218,7 @@ def _check_header(file: h5py.File, kind: str, versions: tuple[int, ...], advised
 
 
 def attribute(item: h5py.File | h5py.Group, name: str, kind: type) -> Any:
-    """The value of an attribute: a single int, bool or Unicode str, as ``kind`` asks, and no array."""
+    """The value of an attribute: a single int, float, bool or Unicode str, as ``kind`` asks, and no array."""
     with reading(item, f"attribute {name} of {item.name}"):
         value = item.attrs[name]
     found = value.item() if isinstance(value, np.generic) else value
@@ -232,7 +232,7 @@ def attribute(item: h5py.File | h5py.Group, name: str, kind: type) -> Any:
     return found
 
 
-_KINDS = {int: "a whole number", bool: "true or false", str: "text"}
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
 def child(group: h5py.Group, name: str) -> Any:

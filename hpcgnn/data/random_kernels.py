@@ -12,6 +12,7 @@ import numpy as np
 from hpcgnn.base.compiled import njit
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_COLUMNS = 23  # number of this use of a seed
 # The sum of four uniform 16-bit numbers is a bell curve (its mean and standard deviation are below) up to 3.5 deviations. It
 # needs no logarithm or cosine, whose last bits differ between machines.
 _BELL_MEAN = np.float32(2 * 65535)
@@ -165,6 +166,13 @@ def sum_of_edges(ids, indptr, sources, value_bits):
             w = np.uint64(value_bits[k]) if value_bits.size else np.uint64(0)
             total += _mix(_mix(np.uint64(sources[k]) + _GOLDEN) * np.uint64(3) + d + w)
     return total
+
+
+def column_keys(count: int) -> np.ndarray:
+    """(count,) uint64 odd keys of the columns of :func:`sum_of_rows`; those of fewer columns are the first of them."""
+    keys = np.empty(count, np.uint64)
+    draws(key_for(0, _COLUMNS), 0, keys)
+    return keys | np.uint64(1)
 
 
 @njit(cache=True, nogil=True)

@@ -12,10 +12,9 @@ from hpcgnn.base.arguments import check_path
 from hpcgnn.data import checksums, h5, plan_store
 from hpcgnn.data.digests import ATTRIBUTES, EDGES, FIRST_VERSION
 from hpcgnn.data.graph_file import PartsFile, SlabReader, reader_of
-from hpcgnn.data.random_kernels import draws, key_for, sum_of_edges, sum_of_rows, sum_of_sparse_rows
+from hpcgnn.data.random_kernels import column_keys, sum_of_edges, sum_of_rows, sum_of_sparse_rows
 from hpcgnn.data.schema import EDGE_VALUES, MASKS, NO_TASK, SINGLE_LABEL
 
-_COLUMNS = 23  # number of this use of a seed
 _BYTES_AT_A_TIME = 1 << 20
 
 
@@ -28,9 +27,7 @@ class Digests:
         meta, name = reader.meta, "nodes/original_ids"
         self._ids = self._read(name, 0, meta.num_nodes) if name in reader.rules else None
         widest = max(meta.num_features, meta.num_classes, len(MASKS), 2 + meta.num_edge_features)
-        self._keys = np.empty(widest, np.uint64)
-        draws(key_for(0, _COLUMNS), 0, self._keys)
-        self._keys |= np.uint64(1)
+        self._keys = column_keys(widest)
         self._sums = dict.fromkeys(ATTRIBUTES, 0)
 
     def values(self) -> dict[str, int]:

@@ -34,7 +34,8 @@ class Checkpoint(msgspec.Struct):
     """The content of ``best.pt``.
 
     model_config: the model's ``description()``. next_epoch: number of epochs that were trained. data: of the graph
-    (:func:`hpcgnn.data.digests.in_text`), empty in older files. The fields from ``task`` on depend on the task, and must be the
+    (:func:`hpcgnn.data.digests.in_text`), empty in older files. node_rows: digests of the files "last" and "best" of learned rows
+    of nodes. The fields from ``task`` on depend on the task, and must be the
     same in a run that continues this one.
     """
 
@@ -44,6 +45,7 @@ class Checkpoint(msgspec.Struct):
     model: dict[str, Tensor]
     next_epoch: Count
     data: dict[str, str] = {}
+    node_rows: dict[str, str] = {}
     task: str | None = None
     metric: str | None = None
     link_split: list[Finite] | None = None

@@ -2,7 +2,8 @@
 
 Every rank holds the rows of its own nodes, so rank 0 cannot write them into the checkpoint. All ranks write one HDF5 file, in the
 order of original ids, in which any number of ranks finds its rows again. ``last.pt`` belongs to ``last-EPOCH.h5``, with the rows
-and the moments of Adam, and ``best.pt`` to ``best-EPOCH.h5``; EPOCH is the ``next_epoch`` of the checkpoint.
+and the moments of Adam, and ``best.pt`` to ``best-EPOCH.h5``; EPOCH is the ``next_epoch`` of the checkpoint, which has the digests
+of its files: sums over rows, which do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values
 from hpcgnn.data import h5, shared_file
+from hpcgnn.data.random_kernels import column_keys, sum_of_rows
 from hpcgnn.data.schema import Rule
 from hpcgnn.data.stored import look_in
 from hpcgnn.nn import GraphModel
@@ -27,6 +29,7 @@ from hpcgnn.world import World, raise_on_all_ranks
 
 ROWS_KIND, ROWS_VERSION = "hpcgnn-node-rows", 1
 _ROWS, _MOMENTS = "rows", ("exp_avg", "exp_avg_sq")
+_ROWS_AT_A_TIME = 1 << 14
 
 
 def shared_state(model: Trainable) -> dict[str, torch.Tensor]:
@@ -39,6 +42,7 @@ class OwnedRows:
     """The learned rows of a model's nodes. Every method is collective, and does nothing for a model without such rows.
 
     best: this rank's rows at the time of the best evaluation, as the trainer keeps the other weights; None before it.
+    digests: of the files "last" and "best", for the checkpoint.
     """
 
     def __init__(self, world: World, model: Trainable) -> None:
@@ -46,6 +50,7 @@ class OwnedRows:
         self._rows = None if self._layer is None else self._layer.embedding
         self.best: torch.Tensor | None = None
         self._best_written = -1
+        self.digests: dict[str, str] = {}
 
     def keep_best(self) -> None:
         """Keep the present rows as those of the best evaluation."""
@@ -59,9 +64,9 @@ class OwnedRows:
         moments = optimiser.moments(self._rows) or dict.fromkeys(_MOMENTS, torch.zeros_like(self._rows))
         step = float(moments.get("step", 0.0))
         arrays = {_ROWS: self._rows.detach(), **{name: moments[name] for name in _MOMENTS}}
-        self._write(folder / f"last-{epoch}.h5", arrays, step)
+        self.digests["last"] = self._write(folder / f"last-{epoch}.h5", arrays, step)
         if self.best is not None and best_epoch != self._best_written:
-            self._write(folder / f"best-{best_epoch}.h5", {_ROWS: self.best}, 0.0)
+            self.digests["best"] = self._write(folder / f"best-{best_epoch}.h5", {_ROWS: self.best}, 0.0)
             self._best_written = best_epoch
 
     def clean(self, folder: Path, epoch: int) -> None:
@@ -71,28 +76,33 @@ class OwnedRows:
             if path.name not in kept:
                 path.unlink(missing_ok=True)
 
-    def load(self, folder: Path, epoch: int, best_epoch: int, optimiser: Adam) -> None:
-        """Continue from the files of a checkpoint."""
+    def load(self, folder: Path, epoch: int, best_epoch: int, optimiser: Adam, digests: Mapping[str, str]) -> None:
+        """Continue from the files of a checkpoint. digests: those that it has, of none if it is older."""
         if self._rows is None:
             return
-        found, step = self._read(folder / f"last-{epoch}.h5", (_ROWS, *_MOMENTS))
+        self.digests = dict(digests)
+        found, step = self._read(folder / f"last-{epoch}.h5", (_ROWS, *_MOMENTS), digests.get("last"))
         with torch.no_grad():
             self._rows.copy_(found.pop(_ROWS))
         if step:
             optimiser.set_moments(self._rows, {"step": step} | found)
         if best_epoch > 0:
-            self.best, self._best_written = self._read(folder / f"best-{best_epoch}.h5", (_ROWS,))[0][_ROWS], best_epoch
+            path = folder / f"best-{best_epoch}.h5"
+            self.best, self._best_written = self._read(path, (_ROWS,), digests.get("best"))[0][_ROWS], best_epoch
 
     def load_rows(self, content: Mapping[str, Any]) -> None:
         """Take the rows of a checkpoint's ``content`` alone, for predictions."""
         if self._rows is None:
             return
         path = Path(content["path"])
-        found, _ = self._read(path.parent / f"{path.stem}-{content['next_epoch']}.h5", (_ROWS,))
+        kind, names = ("last", (_ROWS, *_MOMENTS)) if "optimiser" in content else ("best", (_ROWS,))
+        digest = content.get("node_rows", {}).get(kind)
+        found, _ = self._read(path.parent / f"{path.stem}-{content['next_epoch']}.h5", names, digest)
         with torch.no_grad():
             self._rows.copy_(found[_ROWS])
 
-    def _write(self, path: Path, arrays: Mapping[str, torch.Tensor], step: float) -> None:
+    def _write(self, path: Path, arrays: Mapping[str, torch.Tensor], step: float) -> str:
+        """Write this rank's rows of all arrays, and return the digest of the file."""
         layer, world = self._layer, self._world
         assert layer is not None
         joint = host_values(torch.cat([*arrays.values()], dim=1))  # ids travel once for all arrays
@@ -107,9 +117,16 @@ class OwnedRows:
         ):
             for name, each in slabs.items():
                 writer.write(name, int(bounds[world.rank]), np.ascontiguousarray(each))
+        return self._digest(int(bounds[world.rank]), slab, step)
 
-    def _read(self, path: Path, names: tuple[str, ...]) -> tuple[dict[str, torch.Tensor], float]:
-        """This rank's rows of some arrays, and the number of steps of the optimiser."""
+    def _digest(self, first: int, rows: np.ndarray, step: float) -> str:
+        """The digest of a file of which this rank has the ``rows`` of all arrays side by side, from ``first`` on. Collective."""
+        mine = np.array([_sum(first, rows)], np.uint64).view(np.int64)
+        return _in_text(self._world.allreduce(mine).view(np.uint64)[0], step)
+
+    def _read(self, path: Path, names: tuple[str, ...], digest: str | None) -> tuple[dict[str, torch.Tensor], float]:
+        """This rank's rows of all arrays, and the number of steps of the optimiser. digest: that of the checkpoint; None if it is
+        older."""
         layer, world = self._layer, self._world
         assert layer is not None
         assert self._rows is not None
@@ -123,11 +140,33 @@ class OwnedRows:
                     f"there is no {path}, which has the learned rows of nodes for its checkpoint: keep both in one folder"
                 )
             with h5.open_checked(path, ROWS_KIND, (ROWS_VERSION,)) as file:
-                step = float(file.attrs.get("step", 0.0))
+                step = h5.attribute(file, "step", float)
                 slabs = [_slab(file, path, name, span, wanted, self._rows.detach()) for name in names]
-        joint = torch.from_numpy(rows_of(world, bounds, np.concatenate(slabs, axis=1), layer.embedded))
-        found = (each.contiguous().to(self._rows.device) for each in joint.chunk(len(names), 1))
-        return dict(zip(names, found, strict=True)), step
+        joint = np.concatenate(slabs, axis=1)
+        found = self._digest(span[0], joint, step)
+        with raise_on_all_ranks(world, f"read {path}"):
+            check_digest(path, found, digest)
+        rows = torch.from_numpy(rows_of(world, bounds, joint, layer.embedded))
+        arrays = (each.contiguous().to(self._rows.device) for each in rows.chunk(len(names), 1))
+        return dict(zip(names, arrays, strict=True)), step
+
+
+def _sum(first: int, rows: np.ndarray) -> int:
+    bits = np.ascontiguousarray(rows).view(np.uint32)
+    return int(sum_of_rows(np.arange(first, first + len(rows)), bits, column_keys(bits.shape[1])))
+
+
+def _in_text(total: int, step: float) -> str:
+    return f"{int(total) % 2**64:016x} after {step} steps"
+
+
+def check_digest(path: Path, found: str, wanted: str | None) -> None:
+    """Raise HpcgnnError unless a checkpoint, if it tells one, has the digest that was ``found`` of the file."""
+    if wanted not in (None, found):
+        raise HpcgnnError(
+            f"{path} does not belong to its checkpoint, because it has rows of another run or epoch, or is damaged: bring back "
+            "the file that was written with it, or use another checkpoint"
+        )
 
 
 def look_at_rows(path: Path) -> dict[str, Any]:
@@ -137,8 +176,13 @@ def look_at_rows(path: Path) -> dict[str, Any]:
         arrays = {name: file[name] for name in (_ROWS, *_MOMENTS) if h5.child(file, name) is not None}
         if _ROWS not in arrays:
             raise h5.damaged(path, f"{_ROWS} is missing")
-        for name, stored in arrays.items():
-            look_in(file, name, Rule(stored.shape, stored.dtype), (0, stored.shape[0]))
+        total = 0
+        for first in range(0, arrays[_ROWS].shape[0], _ROWS_AT_A_TIME):
+            blocks = []
+            for name, stored in arrays.items():
+                blocks.append(np.empty_like(stored[first : first + _ROWS_AT_A_TIME]))
+                look_in(file, name, Rule(stored.shape, stored.dtype), (first, first + len(blocks[-1])), blocks[-1])
+            total += _sum(first, np.concatenate(blocks, axis=1))
         return {
             "kind": ROWS_KIND,
             "version": ROWS_VERSION,
@@ -148,6 +192,7 @@ def look_at_rows(path: Path) -> dict[str, Any]:
             "bytes": sum(stored.nbytes for stored in arrays.values()),
             "shape": list(arrays[_ROWS].shape),
             "checksums": False,
+            "digest": _in_text(total, h5.attribute(file, "step", float)),
         }
 
 

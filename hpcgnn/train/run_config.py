@@ -506,7 +506,9 @@ def read_file(path: Path) -> dict[str, Any]:
     """The unchecked content of a TOML file of settings. Raises HpcgnnError if the file cannot be read."""
     text = typed.text_of(path, "surrogateescape")  # names of files may be any bytes
     try:
-        return tomllib.loads(text)
+        values = tomllib.loads(text)
+        str(values)  # Python refuses to print a whole number of thousands of digits
+        return values
     except (ValueError, RecursionError) as error:
         # Not a usage error, which rank 0 alone reports: the file may be missing or damaged on one node only.
         raise HpcgnnError(f"cannot read {path}: {error}") from error

@@ -150,7 +150,9 @@ def read_run(folder: Path, name: str = "") -> Run:
 def _settings_in(path: Path, notes: list[str]) -> dict[str, Any]:
     try:
         if path.exists():
-            return tomllib.loads(typed.text_of(path, "surrogateescape").encode(errors="replace").decode())
+            values = tomllib.loads(typed.text_of(path, "surrogateescape").encode(errors="replace").decode())
+            str(values)  # Python refuses to print a whole number of thousands of digits
+            return values
         notes.append(f"there is no {path.name}, so the settings are unknown")
     except (HpcgnnError, ValueError, RecursionError) as error:
         notes.append(f"{path.name} cannot be read: {error}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import weakref
@@ -25,6 +26,7 @@ from hpcgnn.train.rank_report import BREAKDOWN, Ranks
 from hpcgnn.train.run_config import CONFIG, DECISIONS, RANKS, RECORDS, SUMMARY
 from hpcgnn.train.summary import METRICS
 
+_LOG = logging.getLogger("hpcgnn")
 NAME = ".lock"
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")  # variables in which batch systems name the job
 _MOST_CHARACTERS = 200  # of a holder's name that are read from the file
@@ -74,6 +76,19 @@ Record = msgspec.defstruct(
         *((f"{name}{mean}", Finite, 0.0) for name in BREAKDOWN for mean in ("", "_mean")),
     ],
 )
+
+
+def check_records(lines: list[dict[str, Any]], count: int, path: Path) -> None:
+    """Raise HpcgnnError unless there is a line for each epoch from that of the first line to ``count - 1``, and warn if the first
+    one is not of epoch 0: a run was continued without its file."""
+    first = lines[0]["epoch"] if lines else 0
+    if lacking := set(range(first, count)) - {line["epoch"] for line in lines}:
+        raise HpcgnnError(
+            f"{path} has no line of epoch {min(lacking)}, though {count} epochs were trained: bring the file back, or remove it "
+            "to resume without its lines"
+        )
+    if first:
+        _LOG.warning("%s begins with epoch %d: the lines of earlier epochs are lost", path, first)
 
 
 class RunFolder:
@@ -129,11 +144,14 @@ class RunFolder:
         self._replace(CONFIG, tomli_w.dumps({name: value for name, value in plain.items() if value is not None}))
 
     def keep_epochs(self, count: int) -> None:
-        """Remove the lines of epochs from ``count`` on, which a resumed run writes again."""
+        """Remove the lines of epochs from ``count`` on, which a resumed run writes again. Raises HpcgnnError if lines before are
+        missing."""
         for name in (RECORDS, DECISIONS):
             if (self.path / name).exists():
-                kept = [line for line in self._lines(name) if line["epoch"] < count]
-                self._replace(name, "".join(json.dumps(line) + "\n" for line in kept))
+                lines = self._lines(name)
+                if name == RECORDS:
+                    check_records(lines, count, self.path / name)
+                self._replace(name, "".join(json.dumps(line) + "\n" for line in lines if line["epoch"] < count))
 
     def records(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl``: all epochs so far, including those before a resume."""

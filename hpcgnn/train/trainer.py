@@ -347,6 +347,7 @@ class Trainer:
         if self.world.rank != 0:
             return
         about = {"model_config": self.model.description(), "parts_uuid": self.graph.uuid, "data": self.graph.data}
+        about |= {"node_rows": self._owned_rows.digests}
         common = about | self.task.identity()
         if self.best_state is not None:
             best = common | {"model": self.best_state, "next_epoch": self.best.epoch + 1}
@@ -413,7 +414,7 @@ class Trainer:
         self.best, self.best_state = Best.from_state(content["best"]), content["best_model"]
         self.next_epoch = content["next_epoch"]
         folder, best_epoch = checkpoint.folder(run.path), self.best.epoch + 1 if self.best_state is not None else 0
-        self._owned_rows.load(folder, self.next_epoch, best_epoch, self.optimiser)
+        self._owned_rows.load(folder, self.next_epoch, best_epoch, self.optimiser, content.get("node_rows", {}))
         self._rank_state.load(run.path, self.next_epoch, content, same_parts=same_parts)
 
     def _arithmetic(self) -> dict[str, str]:

@@ -40,7 +40,9 @@ def run(tmp_path: Path) -> Path:
     """A run's folder with the files of an old version."""
     (tmp_path / "run" / "checkpoints" / "messages").mkdir(parents=True)
     (tmp_path / "run" / "config.toml").write_text('model = "gcn"\nhidden = 4\n')
-    (tmp_path / "run" / "metrics.jsonl").write_text('{"epoch": 0, "bits": 2, "stale": false, "loss": 1.5}\n')
+    (tmp_path / "run" / "metrics.jsonl").write_text(
+        "".join(f'{{"epoch": {epoch}, "bits": 2, "stale": false, "loss": 1.5}}\n' for epoch in range(2))
+    )
     shutil.copy(DATA / "checkpoint-version-2.pt", tmp_path / "run" / "checkpoints" / "last.pt")
     shutil.copy(DATA / "messages-version-2.pt", tmp_path / "run" / "checkpoints" / "messages" / "2-0.pt")
     return tmp_path / "run"
@@ -138,6 +140,12 @@ def test_a_run_is_checked_with_all_its_files(run: Path) -> None:
     last.unlink()
     (run / "metrics.jsonl").write_text('{"epoch": "first"}\n')
     assert "metrics.jsonl, line 1" in refused(run)
+
+
+def test_a_number_that_python_does_not_print_ends_in_a_sentence(run: Path) -> None:
+    (run / "config.toml").write_text("hidden = 0x" + "f" * 6000 + "\n")
+    assert "digits" in refused(run)
+    assert any("digits" in note for note in told("show", run)["notes"])
 
 
 def test_what_is_no_file_of_hpcgnn_is_refused(tmp_path: Path) -> None:
