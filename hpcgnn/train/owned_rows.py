@@ -2,7 +2,7 @@
 
 Every rank holds the rows of its own nodes, so rank 0 cannot write them into the checkpoint. All ranks write one HDF5 file, in the
 order of original ids, in which any number of ranks finds its rows again. ``last.pt`` belongs to ``last-EPOCH.h5``, with the rows
-and the moments of Adam, and ``best.pt`` to ``best-EPOCH.h5``; EPOCH is the ``next_epoch`` of the checkpoint, which has the digests
+and the moments of Adam, and ``best.pt`` to ``best-EPOCH.h5``; EPOCH is the ``next_epoch`` of the checkpoint, which has digests
 of its files: sums over rows, which do not depend on the number of ranks.
 """
 
