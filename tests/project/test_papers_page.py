@@ -108,7 +108,8 @@ def test_only_names_that_do_not_exist_are_found() -> None:
 
 # -- the claims of the papers ------------------------------------------------------------------------------------------
 
-VERDICTS = ("reproduced", "partly", "contradicted", "not tried")
+VERDICTS = ("reproduced", "partly", "contradicted", "cannot tell", "not tried")
+_INTERVAL = re.compile(r"\[([-+]?[\d.]+), ([-+]?[\d.]+)\]")
 
 
 def claims(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -128,6 +129,9 @@ def wrong_claims(text: str) -> Iterator[str]:
             continue
         if verdict[1] != "not tried" and "](" not in record:
             yield f"{paper}, {where}: no record"
+        ends = [(float(low), float(high)) for low, high in _INTERVAL.findall(here)]
+        if verdict[1] == "partly" and ends and all(low <= 0 <= high for low, high in ends):
+            yield f"{paper}, {where}: all intervals contain 0, so the record cannot tell"
         counts.setdefault(paper, Counter())[verdict[1]] += 1
     for paper, found in counts.items():
         cells = " | ".join(str(found[verdict]) for verdict in VERDICTS)
@@ -138,3 +142,12 @@ def wrong_claims(text: str) -> Iterator[str]:
 def test_claims_are_judged_by_records() -> None:
     assert_none(wrong_claims(text_of(_CLAIMS)))
     assert len({paper for paper, _ in claims(text_of(_CLAIMS))}) == 5
+
+
+def test_each_study_is_linked_from_the_rows_that_it_concerns_or_from_the_list_of_those_without_a_claim() -> None:
+    """So whoever adds a study looks for the claims that it is about."""
+    text, studies = text_of(_CLAIMS), ROOT / "docs" / "studies"
+    of_rows, without = text.split("\n## Studies without a claim\n")
+    linked = [set(re.findall(r"\(\.\./studies/([\w-]+)/report\.md\)", part)) for part in (of_rows, without)]
+    assert linked[0] | linked[1] == {path.parent.name for path in studies.glob("*/report.md")}
+    assert not linked[0] & linked[1]
