@@ -41,11 +41,12 @@ SOME_TIME, WRITING, CHECKPOINT = "at any time", "while it writes", "in a checkpo
 
 @dataclass(frozen=True)
 class Plan:
-    """A planned kill: of ``who`` in the job, at a moment of this kind."""
+    """A planned kill: of ``who`` in the job, at a moment of this kind. twice: the job that was started again is killed, too."""
 
     job: Job
     who: str
     moment: str
+    twice: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,14 @@ class Tally:
 
 def plans(*, short: bool) -> list[Plan]:
     """The kills in order: one of each kind comes before the second of any kind."""
-    delta = training(2, "delta", 1)
+    delta, rows = training(2, "delta", 1), training(2, "learned rows", 1)
     if short:
         return [
             Plan(CONVERT, PROCESS, WRITING),
             Plan(PARTITION, PROCESS, WRITING),
             Plan(delta, ALL_RANKS, CHECKPOINT),
             Plan(delta, ONE_RANK, SOME_TIME),
+            Plan(rows, ALL_RANKS, CHECKPOINT, twice=True),
         ]
     found: list[Plan] = []
     for turn, policy in enumerate(("", "adaqp, pipeline", "delta", "", "delta")):
@@ -90,6 +92,7 @@ def plans(*, short: bool) -> list[Plan]:
             found += [Plan(training(2, policy, 3), who, each) for each in (SOME_TIME, WRITING)]
             found.append(Plan(training(4, policy, 3), who, moment))
         found += [Plan(training(2, policy, 1), who, CHECKPOINT) for who in (ONE_RANK, ALL_RANKS, LAUNCHER)]
+        found += [Plan(rows, who, CHECKPOINT, twice=turn % 2 == 0) for who in (ONE_RANK, ALL_RANKS, LAUNCHER)]
     return found
 
 
@@ -182,22 +185,30 @@ def _try(session: Session, name: str, plan: Plan, alone: Undisturbed, tally: Tal
     share, shared_before = float(chance.random()), strike.shared_memory()
     replay = _decisions(alone) if plan.job.replays else None
     # A checkpoint's file; best.pt is written before last.pt.
-    watched = str(chance.choice([".last.pt.", ".best.pt.", *(["-0.pt."] if "delta" in plan.job.name else [])]))
+    own = {"delta": "-0.pt.", "learned rows": ".last-"}
+    watched = str(
+        chance.choice([".last.pt.", ".best.pt.", *(file for word, file in own.items() if word in plan.job.name)])
+    )
+    folder, hits = _new_folder(session, plan.job, name), 0
     for _ in range(_TRIES):
-        folder = _new_folder(session, plan.job, name)
-        process = _command(plan.job, folder, replay=replay)
+        process = _command(plan.job, folder, again=hits > 0, replay=replay)
         _wait_for_the_moment(plan, alone, folder, share, process, chance)
         members, chosen = strike.family(process.pid), strike.victims(process, plan.who, chance)
         jobs = strike.jobs_of(members)
         # The moment is chosen beforehand, because a checkpoint is written within milliseconds.
         if plan.moment == CHECKPOINT:
             strike.wait_until(partial(_writes, folder, watched), process, poll=0.0003)
-        if strike.kill(chosen):
+        hits += strike.kill(chosen)
+        if hits == 1 + plan.twice:
             break
+        if hits:  # ranks without their launcher may live on, and hold the run's lock
+            strike.until_ended(sorted({*members, *strike.family(process.pid)}), ENDS_WITHIN_SECONDS)
         finish(process, seconds=_TOOK_SECONDS)
-        tally.too_late += 1
-        share *= 0.7
-        shutil.rmtree(folder)
+        if not hits:
+            tally.too_late += 1
+            share *= 0.7
+            shutil.rmtree(folder)
+            folder = _new_folder(session, plan.job, name)
     else:
         return f"ended before each of {_TRIES} kills"
     tally.in_checkpoints += plan.moment == CHECKPOINT and _writes(folder, watched)

@@ -24,6 +24,7 @@ POLICIES = {
     "": (),
     "adaqp, pipeline": ("--bits", "adaqp", "--staleness", "pipeline", "--bits-period", "8"),
     "delta": ("--bits", "2", "--message-coding", "delta", "--dropout", "0"),
+    "learned rows": ("--embed", "all"),
 }
 
 
@@ -80,7 +81,7 @@ def of_training(folder: Path) -> dict[str, str]:
         content = torch.load(run / "checkpoints" / name, weights_only=True)
         for what in ("model", "optimiser", "next_epoch"):
             found[f"{name}: {what}"] = archive.digest_of(_values(content.get(what)))
-    return found
+    return found | {path.name: of_hdf5(path) for path in (run / "checkpoints").glob("*.h5")}
 
 
 def _values(content: object) -> list[object]:
