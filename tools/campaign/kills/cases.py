@@ -198,15 +198,16 @@ def _try(session: Session, name: str, plan: Plan, alone: Undisturbed, tally: Tal
         # The moment is chosen beforehand, because a checkpoint is written within milliseconds.
         if plan.moment == CHECKPOINT:
             strike.wait_until(partial(_writes, folder, watched), process, poll=0.0003)
-        hits += strike.kill(chosen)
+        is_hit = strike.kill(chosen)
+        hits += is_hit
         if hits == 1 + plan.twice:
             break
-        if hits:  # ranks without their launcher may live on, and hold the run's lock
+        if is_hit:  # ranks without their launcher may live on, and hold the run's lock
             strike.until_ended(sorted({*members, *strike.family(process.pid)}), ENDS_WITHIN_SECONDS)
         finish(process, seconds=_TOOK_SECONDS)
-        if not hits:
+        if not is_hit:
             tally.too_late += 1
-            share *= 0.7
+            share, hits = 0.7 * share, 0
             shutil.rmtree(folder)
             folder = _new_folder(session, plan.job, name)
     else:
