@@ -217,7 +217,7 @@ def plan_rows(parts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             subprocess.run([sys.executable, "-m", "hpcgnn", *command], check=True, capture_output=True)
         plan_store.store_plans(out, ["hybrid"])
         with PartsFile(out) as file:
-            sender, receiver, post, pre = plan_store.read_all_pairs(file, "hybrid")
+            sender, receiver, post, pre = plan_store.StoredPlan(file, "hybrid").pairs()
     return sender, receiver, (post + pre).astype(np.float64)
 
 

@@ -12,11 +12,13 @@ import numpy as np
 
 from hpcgnn.cli import console
 from hpcgnn.cli.options import COUNT, FILE, QUIET
+from hpcgnn.cli.train import same_option
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.data.plan_pieces import fitting_jobs
 from hpcgnn.data.plan_store import StoredPlan
 from hpcgnn.graph.node_plan import node_rows
+from hpcgnn.nn.config import ModelConfig, plan_in_use
 from hpcgnn.plan import STRATEGIES
 from hpcgnn.plan.plan import PairRows, describe, max_over_mean
 from hpcgnn.world.placement import Placement
@@ -30,6 +32,7 @@ EXAMPLES = """\b
 Examples:
   hpcgnn plan parts.h5 --strategy all --width 256
   hpcgnn plan parts.h5 --ranks-per-node 8
+  hpcgnn plan parts.h5 --model rgcn
 """
 
 
@@ -37,6 +40,9 @@ Examples:
 @click.argument("parts", type=FILE)
 @click.option("--strategy", type=click.Choice([*STRATEGIES, "all"]), default="hybrid", show_default=True,
               help="Strategy whose plan is counted: see `hpcgnn train --help`. all compares the three strategies.")  # fmt: skip
+@same_option("model", default=None, help="Model whose plan is counted: that of attention is post, and that of sums by types of "
+             "edges is made by ranks when they train, and never stored.")  # fmt: skip
+@same_option("edge_types", default=None, help="Use of types of edges by that model: see `hpcgnn train --help`.")
 @click.option(
     "--width", type=COUNT, default=256, show_default=True, help="Number of float32 columns of the rows, for the bytes."
 )
@@ -59,37 +65,44 @@ def plan(
     all_pairs: bool,
     quiet: bool,
     as_json: bool,
+    **of_model: str | None,
 ) -> None:
     """Count the rows and bytes that one aggregation sends in one direction, in total and between pairs of ranks, and the work of
     each rank: entries of its matrices, which are additions and copies of rows.
 
     Nothing is trained. Plans that are missing from PARTS, or outdated there, are computed and stored in it.
     """
-    strategies = list(STRATEGIES) if strategy == "all" else [strategy]
+    strategies, row_bytes = list(STRATEGIES) if strategy == "all" else [strategy], width * _BYTES_PER_VALUE
+    given: dict[str, Any] = {name: value for name, value in of_model.items() if value is not None}
+    if given:
+        strategies = list(dict.fromkeys(plan_in_use(ModelConfig(**given), name) for name in strategies))
+    stored = [name for name in strategies if name in STRATEGIES]
     started = time.perf_counter()
     with PartsFile(parts) as file:
         total = len(strategies) * file.num_parts
-        fitting = fitting_jobs(file.meta.num_edges, file.num_parts)
+        jobs = jobs or fitting_jobs(file.meta.num_edges, file.num_parts)
+        if file.meta.num_edge_types and not (given or quiet):
+            console.note(f"{parts} has types of edges, by which some models send other rows: name yours with --model")
     with console.progress("planning parts", total, quiet=quiet or as_json) as advance:
-        made = plan_store.store_plans(parts, strategies, advance, jobs=jobs or fitting)
-    report: dict[str, Any] = {"parts": str(parts), "width": width, "made": made}
+        made = plan_store.store_plans(parts, stored, advance, jobs=jobs)
+        counts = {name: plan_store.count(parts, name, advance, jobs) for name in strategies if name not in stored}
+    report: dict[str, Any] = {"parts": str(parts), **of_model, "width": width, "made": made}
     report["seconds"] = time.perf_counter() - started
     with PartsFile(parts) as file:
-        plans = {name: StoredPlan(file, name) for name in strategies}
-        pairs = {name: stored.pairs() for name, stored in plans.items()}
-        entries = {name: stored.entries() for name, stored in plans.items()}
+        plans = {name: StoredPlan(file, name) for name in stored}
+        counts |= {name: (each.pairs(), each.entries()) for name, each in plans.items()}
+        pairs = {name: rows for name, (rows, _) in counts.items()}
         report["strategies"] = {
-            name: describe(rows, file.num_parts, width * _BYTES_PER_VALUE)
-            | {"work_imbalance": max_over_mean(sum(entries[name].values(), np.zeros(file.num_parts, np.int64)))}
-            for name, rows in pairs.items()
+            name: describe(rows, file.num_parts, row_bytes)
+            | {"work_imbalance": max_over_mean(sum(entries.values(), np.zeros(file.num_parts, np.int64)))}
+            for name, (rows, entries) in counts.items()
         }
-        by_rank = {name: _by_rank(entries[name], rows) for name, rows in pairs.items()}
+        by_rank = {name: _by_rank(entries, rows) for name, (rows, entries) in counts.items()}
         if ranks_per_node is not None:
             placement = Placement.in_blocks(file.num_parts, ranks_per_node)
             with console.progress("rows between nodes", total, quiet=quiet or as_json) as advance:
                 for name, rows in pairs.items():
-                    counted = node_rows(file, name, rows, placement, width * _BYTES_PER_VALUE, advance)
-                    report["strategies"][name] |= counted
+                    report["strategies"][name] |= node_rows(file, name, rows, placement, row_bytes, advance)
             report["ranks_per_node"] = ranks_per_node
     if as_json:
         listed = {

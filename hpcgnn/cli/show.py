@@ -60,15 +60,6 @@ def _facts_of(
         return of_graph(reader, advance)
 
 
-def _check_is_run(folder: Path) -> None:
-    from hpcgnn.train.run_files import is_run
-
-    if not is_run(folder):
-        raise HpcgnnError(
-            f"{folder} is a folder, but not a run folder: give a file, or a folder that `hpcgnn train --out` made"
-        )
-
-
 _KINDS = {"checkpoint": "a checkpoint", "messages": "the messages that a rank keeps beside a checkpoint"}
 
 
@@ -115,9 +106,9 @@ def _verified_checkpoint(path: Path) -> Facts:
 
 def _verified_run(path: Path) -> Facts:
     """Verify the text files of a run against their declared types, and all its checkpoints."""
-    from hpcgnn.train import checkpoint, owned_rows, run_config, run_folder
+    from hpcgnn.train import checkpoint, owned_rows, run_config, run_files, run_folder
 
-    _check_is_run(path)
+    run_files.check_folder(path)
     looked_at, of_file = list(_texts(path)), dict[str, Facts]()
     facts: Facts = {"kind": "run", "files": looked_at, "arrays": 0, "bytes": 0, "checksums": True}
     checkpoints = checkpoint.folder(path)
@@ -244,7 +235,6 @@ def _run(path: Path) -> Facts:
     from hpcgnn.train import checkpoint
     from hpcgnn.train.run_files import read_run
 
-    _check_is_run(path)
     run = read_run(path)
     best = run.best()
     figures = ("epoch", "loss", "train_metric", "val_metric", "test_metric")
@@ -259,6 +249,7 @@ def _run(path: Path) -> Facts:
         "seconds_of_an_epoch_median": run.median("seconds"),
         "seconds_of_an_epoch_mean": run.mean("seconds"),
         "bytes_sent_per_epoch": run.mean("bytes_sent"),
+        "rows_sent_per_exchange": run.ranks.total("rows_sent") if run.ranks else None,
         "settings": run.settings,
         "settings_changed": {name: value for name, value, default in run.compared_settings() if value != default},
         "checkpoints": {each.name: each.stat().st_size for each in sorted(checkpoint.folder(path).glob("*.pt"))},
@@ -396,6 +387,8 @@ def _rows_of_run(facts: Facts) -> Rows:
         yield "seconds per epoch without the first (mean)", f"{facts['seconds_of_an_epoch_mean']:.4f}"
     if facts["bytes_sent_per_epoch"] is not None:
         yield "sent per epoch, all ranks (mean)", console.size(int(facts["bytes_sent_per_epoch"]))
+    if facts["rows_sent_per_exchange"] is not None:
+        yield "rows sent in the first exchange, all ranks", facts["rows_sent_per_exchange"]
     yield from ((f"setting: {name.replace('_', '-')}", value) for name, value in facts["settings_changed"].items())
     yield from ((f"checkpoints/{name}", console.size(count)) for name, count in facts["checkpoints"].items())
     yield from (("note", note) for note in facts["notes"])

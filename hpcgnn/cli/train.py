@@ -105,12 +105,11 @@ def option(named: RunSetting) -> click.Option:
     )
 
 
-def same_option(name: str) -> Callable[[Any], Any]:
-    """The option of this name for another command."""
+def same_option(name: str, **others: Any) -> Callable[[Any], Any]:
+    """The option of this name for another command. others: arguments of click that differ there."""
     same = option(settings_by_name()[name])
-    return click.option(
-        as_flag(name), type=same.type, default=same.default, show_default=True, metavar=same.metavar, help=same.help
-    )
+    about: dict[str, Any] = {"type": same.type, "default": same.default, "metavar": same.metavar, "help": same.help}
+    return click.option(as_flag(name), show_default=True, **about | others)
 
 
 class _Choice(click.Choice[str]):

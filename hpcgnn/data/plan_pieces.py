@@ -26,6 +26,7 @@ from hpcgnn.data import checksums
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.plan import plan_receiver
 from hpcgnn.plan.plan import offsets_of
+from hpcgnn.plan.relations import BY_TYPE, RelationRows
 
 # `entries` has the number of entries in each peer's rows of S; `lengths`, `sources` and `edges` are those rows.
 ARRAYS = MappingProxyType(
@@ -52,9 +53,14 @@ def path_of(folder: Path, strategy: str, part: int) -> Path:
 
 def make(parts: PartsFile, strategy: str, folder: Path, part: int) -> None:
     """Plan the rows that ``part`` receives, and write the piece into ``folder``. Takes O(edges of the part) memory and time."""
-    first, last = parts.part(part)
+    edges, rows = parts.edges(*parts.part(part), part), None
+    if strategy.endswith(BY_TYPE):
+        types, nodes = parts.edge_types(int(edges[0][0]), int(edges[0][-1]), part), np.arange(edges[0].size - 1)
+        if types is None:
+            raise HpcgnnError(f"{parts.path} has no types of edges: convert a graph with edge_type")
+        rows = RelationRows.of(types, np.repeat(nodes, np.diff(edges[0])), nodes.size, parts.meta.num_edge_types).rows
     mean_edges = parts.meta.num_edges / parts.num_parts
-    plan = plan_receiver(*parts.edges(first, last, part), parts.node_offsets, part, strategy, mean_edges=mean_edges)
+    plan = plan_receiver(*edges, parts.node_offsets, part, strategy.removesuffix(BY_TYPE), rows, mean_edges)
     received, wanted = plan.receive_from, plan.wanted
     entry_ends = offsets_of(wanted.lengths)[offsets_of(received.rows)]
     matrices = {f"{m}_{name}": getattr(each, name) for m, each in (("L", plan.local), ("R", plan.receive))

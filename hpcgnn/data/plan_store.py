@@ -222,11 +222,6 @@ def stored_strategies(parts: PartsFile) -> list[str]:
     return [strategy for strategy in STRATEGIES if is_stored(parts, strategy)]
 
 
-def read_all_pairs(parts: PartsFile, strategy: str) -> PairRows:
-    """The rows of all pairs that exchange any, for reports."""
-    return StoredPlan(parts, strategy).pairs()
-
-
 def store_plans(
     path: str | Path, strategies: list[str], advance: Callable[[int], object] = lambda _: None, *, jobs: int = 1
 ) -> list[str]:
@@ -246,6 +241,18 @@ def store_plans(
             add_plan(temporary, strategy, folder)
             plan_pieces.remove(folder, strategy)
     return missing
+
+
+def count(path: Path, plan: str, advance: Callable[[int], object], jobs: int) -> tuple[PairRows, dict[str, np.ndarray]]:
+    """The rows of all pairs, and the entries as of :meth:`StoredPlan.entries`, of a plan that is not stored. advance, jobs: as of
+    :func:`store_plans`. Raises HpcgnnError for a plan by types of edges if edges have none."""
+    with PartsFile(path) as parts, whole_file.temporary_folder(path) as folder:
+        make_pieces(path, plan, folder, range(parts.num_parts), jobs, advance)
+        pieces = _Pieces(folder, parts.uuid, plan, parts.num_parts)
+    pairs, offsets = pieces.pairs, pieces.offsets()
+    counts = pairs.peers, pairs.receivers(np.arange(pairs.peers.size)), pairs.post, pairs.pre
+    entries = {matrix: np.diff(offsets[f"{matrix}_offsets"][:, 1]) for matrix in "LSR"}
+    return PairRows(*(each.astype(np.int64) for each in counts)), entries
 
 
 def add_plan(path: Path, strategy: str, folder: Path) -> None:

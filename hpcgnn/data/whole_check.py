@@ -232,7 +232,7 @@ def _parts(parts: PartsFile, counts: _Counts) -> dict[str, Any]:
 
 def _rows(parts: PartsFile, strategy: str) -> dict[str, int]:
     """Numbers of rows that one exchange of the plan sends in one direction."""
-    told = describe(plan_store.read_all_pairs(parts, strategy), parts.num_parts, bytes_per_row=0)
+    told = describe(StoredPlan(parts, strategy).pairs(), parts.num_parts, bytes_per_row=0)
     return {
         "pairs_of_parts": told["pairs"],
         "rows": told["rows"],

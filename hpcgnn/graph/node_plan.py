@@ -29,6 +29,7 @@ from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.plan import AggregationPlan, PeerRows, SparseMatrix
 from hpcgnn.plan.build import csr_matrix, post_edges
 from hpcgnn.plan.plan import PairRows
+from hpcgnn.plan.relations import BY_TYPE
 from hpcgnn.world import World
 from hpcgnn.world.placement import Carriers, Placement
 
@@ -372,14 +373,15 @@ def node_rows(
     advance: Callable[[int], object],
 ) -> dict[str, int]:  # fmt: skip
     """Numbers of rows and bytes of one aggregation in one direction, by their names in the JSON of ``hpcgnn plan``. pairs:
-    rows between pairs of ranks, where these exchange their own messages. See :func:`count_between`."""
-    between = count_between(parts, strategy, placement, advance)
+    rows between pairs of ranks, where these exchange their own messages, as they always do in a plan by types of edges. See
+    :func:`count_between`."""
     on_node = placement.node_of[pairs.sender] == placement.node_of[pairs.receiver]
-    within = int(pairs.rows[on_node].sum())
+    within, by_pairs = (int(pairs.rows[chosen].sum()) for chosen in (on_node, ~on_node))
+    between = by_pairs if strategy.endswith(BY_TYPE) else count_between(parts, strategy, placement, advance)
     return {
         "rows_between_nodes": between,
         "rows_within_nodes": within,
-        "rows_between_nodes_by_pairs_of_ranks": int(pairs.rows[~on_node].sum()),
+        "rows_between_nodes_by_pairs_of_ranks": by_pairs,
         "bytes_between_nodes": between * bytes_per_row,
         "bytes_within_nodes": within * bytes_per_row,
     }

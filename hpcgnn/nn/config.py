@@ -13,6 +13,7 @@ from hpcgnn.base.errors import WrongValueError
 from hpcgnn.base.settings import Checked, Composed, LazyEntry, Registry, setting, settings_of
 from hpcgnn.base.typed import INT8_BITS
 from hpcgnn.exchange.message_config import MessageConfig
+from hpcgnn.plan.relations import BY_TYPE
 
 AUTO, FLOAT32, BF16, EMULATED, TF32 = "auto", "float32", "bf16", "bf16-emulated", "tf32"
 INT8, INT8_ALWAYS, INT4 = "int8", "int8-always", "int4"
@@ -377,6 +378,14 @@ class DistributedConfig(Checked):
     label_inputs: bool = False
     decoder: str = "none"
     halo: str = WHOLE
+
+
+def plan_in_use(config: ModelConfig, strategy: str) -> str:
+    """The name of the plan that ranks use: ``post`` for attention over the halo, and with the ending BY_TYPE for sums by types of
+    edges."""
+    kind = MODELS[config.model]
+    by_type = BY_TYPE if kind.sums_by_type or config.edge_types != IGNORE else ""
+    return strategy + by_type if kind.uses_strategy(config) else "post"
 
 
 def why_input_changes(config: ModelConfig | DistributedConfig) -> str:

@@ -122,8 +122,8 @@ class GraphModel(torch.nn.Module, ABC):
     layer keeps for its gradients, measured and rounded down; 0 if unknown. A rank whose part cannot fit into its device is
     refused by this number. ends_hidden: whether the last layer is as wide as the hidden ones, and not as the number of
     classes. scores_joint_rows: whether attention's scores are made of a row for each edge. uses_edge_features: whether layers
-    read the features of edges, where the graph has any. work: the work of a pass, one that the laboratory's cost model knows;
-    empty if it knows none.
+    read the features of edges, where the graph has any. sums_by_type: whether sums are those of each type of edges, whatever the
+    settings. work: the work of a pass, one that the laboratory's cost model knows; empty if it knows none.
     """
 
     summary: ClassVar[str] = ""
@@ -136,6 +136,7 @@ class GraphModel(torch.nn.Module, ABC):
     ends_hidden: ClassVar[bool] = False
     scores_joint_rows: ClassVar[bool] = False
     uses_edge_features: ClassVar[bool] = False
+    sums_by_type: ClassVar[bool] = False
     work: ClassVar[str] = ""
     layers: torch.nn.ModuleList
 

@@ -116,6 +116,7 @@ class RGCN(Stack):
 
     settings = (LayerSettings, BasesSettings, RGCNSettings)
     begins_with_exchange = True
+    sums_by_type = True
 
     @classmethod
     def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:

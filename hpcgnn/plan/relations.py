@@ -15,6 +15,8 @@ import numpy as np
 
 from hpcgnn.plan.plan import offsets_of
 
+BY_TYPE = "-by-type"  # ends the name of a plan with such rows, after that of its strategy
+
 
 @dataclass(frozen=True)
 class ResultRows:

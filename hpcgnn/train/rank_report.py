@@ -48,6 +48,10 @@ class Ranks(msgspec.Struct, kw_only=True):
         for figures in (self.mean, self.largest):  # files of earlier versions have no imbalance
             figures.setdefault(IMBALANCE, [0.0] * len(self.first_rank))
 
+    def total(self, name: str) -> int:
+        """The sum of one of COUNTS over all ranks."""
+        return round(float(np.diff(self.first_rank, append=self.ranks) @ self.mean[name]))
+
     @property
     def is_whole(self) -> bool:
         """Return whether all its lists have one entry for each block."""

@@ -152,7 +152,7 @@ def test_what_is_no_file_of_hpcgnn_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert "is not a file of hpcgnn" in refused(tmp_path / "empty")
     assert "does not exist" in refused(tmp_path / "missing")
-    assert "but not a run folder" in refused(tmp_path)
+    assert "holds no run" in refused(tmp_path)
 
 
 # -- show --------------------------------------------------------------------------------------------------------------

@@ -195,7 +195,7 @@ def test_a_plan_whose_ranks_disagree_is_refused_before_rows_travel(path: Path) -
         post[0], pre[0] = post[0] + 1, pre[0] - 1  # as many rows, but different ones
     assert "sends other rows" in sentence_of(path)
     with PartsFile(path) as parts, pytest.raises(HpcgnnError, match="do not describe the same pairs"):
-        plan_store.read_all_pairs(parts, "hybrid")
+        plan_store.StoredPlan(parts, "hybrid").pairs()
 
 
 def check_different(one: Path, other: Path) -> None:
@@ -275,7 +275,7 @@ def test_files_of_version_1_are_read(tmp_path: Path) -> None:
     check_accepted(HERE / "parts-version-1.h5")
     with PartsFile(HERE / "parts-version-1.h5") as parts:
         assert parts.checksums is None
-        assert plan_store.read_all_pairs(parts, "hybrid")[0].size == 2
+        assert plan_store.StoredPlan(parts, "hybrid").pairs()[0].size == 2
     path = Path(shutil.copy(HERE / "parts-version-1.h5", tmp_path / "parts.h5"))
     assert plan_store.store_plans(path, ["hybrid", "post"]) == ["post"]
     assert ThreadPool(2).run(border.refused, [path], "post") == [None] * 2

@@ -32,7 +32,7 @@ def test_tables_are_as_long_as_there_are_pairs(tmp_path):
         added = tracemalloc.get_traced_memory()[1]
         tracemalloc.reset_peak()
         with PartsFile(path) as parts:
-            sender, receiver, post, pre = plan_store.read_all_pairs(parts, "hybrid")
+            sender, receiver, post, pre = plan_store.StoredPlan(parts, "hybrid").pairs()
             stored = {name: array.size for name, array in parts.file["plan/hybrid"].items() if name != "checksums"}
         read = tracemalloc.get_traced_memory()[1]
     finally:

@@ -66,7 +66,7 @@ def test_senders_have_the_rows_that_receivers_want(path, monkeypatch, entries_at
     wanted = {}
     with PartsFile(path) as parts:
         stored = [StoredPlan(parts, "hybrid").part(part) for part in range(5)]
-        pairs = {(s, r): rows for s, r, *rows in zip(*plan_store.read_all_pairs(parts, "hybrid"), strict=True)}
+        pairs = {(s, r): rows for s, r, *rows in zip(*plan_store.StoredPlan(parts, "hybrid").pairs(), strict=True)}
         for receiver in range(5):
             slab, mean = parts.edges(*parts.part(receiver), receiver), parts.meta.num_edges / 5
             plan = plan_receiver(*slab, parts.node_offsets, receiver, "hybrid", mean_edges=mean)

@@ -40,3 +40,21 @@ def bytes_of_training(world: World, parts: Path, out: Path, bits: int, policy: d
     config = hpcgnn.TrainConfig(epochs=EPOCHS, eval_every=2, policy=PolicyConfig(**policy))
     hpcgnn.Trainer(model, graph, config, run=RunFolder(out), stop=StopRequest()).fit()
     return moved[0], moved[1]
+
+
+def rows_of_a_step(world: World, parts: Path, out: Path, settings: dict[str, Any]) -> tuple[list[int], list[int]]:
+    """Train one epoch in float32: the rows that this rank sends to each rank in an exchange of a forward pass, which are the same
+    in all of them, and the entries of L, S and R."""
+    graph = hpcgnn.load(parts, world)
+    messages = Messages(world)
+    model = hpcgnn.build_model(hpcgnn.ModelConfig(layers=2, hidden=8, **settings), graph, messages=messages)
+    hpcgnn.Trainer(model, graph, hpcgnn.TrainConfig(epochs=1), run=RunFolder(out), stop=StopRequest()).fit()
+    traffic, sent = messages.traffic, []
+    for number, each in enumerate(model.aggregators):
+        sent.append(each.exchange.send_counts.tolist())
+        width, rest = divmod(traffic.bytes_sent[number, False], 4 * max(sum(sent[-1]), 1))
+        assert rest == 0
+        assert width > 0 or not any(sent[-1])
+    assert all(each == sent[0] for each in sent)
+    plan = model.aggregator.linear.plan
+    return sent[0], [matrix.num_entries for matrix in (plan.local, plan.send, plan.receive)]

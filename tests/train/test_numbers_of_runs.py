@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import small_graphs
+from command_line import refusal, said, told
 from rank_pool import ROOT, ThreadPool
 from ranks import rank_reports
 from requires import require_module
@@ -19,6 +20,7 @@ from trainings import lines
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import StopRequest
+from hpcgnn.base.settings import as_flag
 from hpcgnn.base.typed import read_json
 from hpcgnn.policy.clock import Decision, Observed
 from hpcgnn.train.rank_report import BREAKDOWN, COUNTS, MOST_BLOCKS, Ranks, first_ranks
@@ -108,6 +110,58 @@ def test_blocks_are_of_consecutive_ranks(size):
     assert firsts.size == min(size, MOST_BLOCKS)
     assert sizes.min() >= 1
     assert sizes.max() - sizes.min() <= 1
+
+
+# -- `hpcgnn plan` and `hpcgnn show` -----------------------------------------------------------------------------------
+
+TYPED_EDGES = small_graphs.with_typed_edges(small_graphs.random_multigraph())
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(
+    ("settings", "plan"),
+    [
+        ({"model": "sage"}, "hybrid"),
+        ({"model": "gcn"}, "hybrid"),
+        ({"model": "gat", "heads": 2}, "post"),
+        ({"model": "transformer", "heads": 2}, "post"),
+        ({"model": "rgat", "heads": 2}, "post"),
+        ({"model": "hgt", "heads": 2}, "post"),
+        ({"model": "rgcn"}, "hybrid-by-type"),
+        ({"model": "sage", "edge_types": "sum"}, "hybrid-by-type"),
+        ({"model": "gcn", "edge_types": "mean"}, "hybrid-by-type"),
+        ({"model": "gat", "heads": 2, "edge_types": "max"}, "post"),
+    ],
+    ids=str,
+)
+def test_they_know_the_plan_of_a_model(tmp_path, ranks, settings, plan):
+    path = small_graphs.in_parts(tmp_path / "parts.h5", TYPED_EDGES, ranks)
+    flags = [word for name, value in settings.items() if name != "heads" for word in (as_flag(name), value)]
+    found = told("plan", path, *flags, "--ranks-per-node", 2)
+    of_ranks = ThreadPool(ranks).run(rank_reports.rows_of_a_step, path, tmp_path / "run", settings)
+    sent = np.zeros((ranks, ranks), int)
+    for sender, receiver, post, pre in found["pairs"][plan]:
+        sent[sender, receiver] = post + pre
+    assert sent.tolist() == [rows for rows, _ in of_ranks]
+    rows, work = found["strategies"][plan], found["ranks"][plan]
+    assert rows["rows"] == sent.sum() == told("show", tmp_path / "run")["rows_sent_per_exchange"]
+    if plan == "hybrid-by-type":
+        untyped = told("plan", path)["strategies"]["hybrid"]["rows"]
+        assert untyped < rows["rows"] <= told("plan", path, "--model", "rgat")["strategies"]["post"]["rows"]
+        assert rows["rows_between_nodes"] == sent[:2, 2:].sum() + sent[2:, :2].sum()
+        entries = [work[f"entries_{name}"] for name in ("send", "receive")]  # gcn adds loops to L
+        assert np.transpose(entries).tolist() == [found[1:] for _, found in of_ranks]
+
+
+def test_a_plan_without_a_model_says_that_types_make_others(tmp_path):
+    typed, untyped = (
+        small_graphs.in_parts(tmp_path / name, each, 2)
+        for name, each in (("typed.h5", TYPED_EDGES), ("untyped.h5", small_graphs.random_multigraph()))
+    )
+    assert "other rows: name yours with --model" in said("plan", typed)
+    assert "--model" not in said("plan", typed, "--model", "sage") + said("plan", untyped)
+    assert "has no types of edges" in refusal("plan", untyped, "--model", "rgcn")
+    assert "edge_types is not used by gin" in refusal("plan", typed, "--model", "gin", "--edge-types", "sum")
 
 
 # -- TensorBoard -------------------------------------------------------------------------------------------------------

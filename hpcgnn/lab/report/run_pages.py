@@ -557,7 +557,7 @@ def _strategies(run: Run, text: list[str]) -> list[Table]:
                 text.append(f"{path} was written again after this run, so rows by strategy are unknown.")
                 return []
             told = {
-                name: describe(plan_store.read_all_pairs(parts, name), parts.num_parts, 1)
+                name: describe(plan_store.StoredPlan(parts, name).pairs(), parts.num_parts, 1)
                 for name in plan_store.stored_strategies(parts)
             }
     except (HpcgnnError, OSError) as error:
