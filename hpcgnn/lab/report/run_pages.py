@@ -525,7 +525,7 @@ def _partition(run: Run, blocks: _Blocks | None) -> Section:
         if edges:
             text.append(f"{words.percent(cut / edges)} of the edges are cut: they come from nodes of other ranks.")
         header = ("", "total", "mean of a rank", "largest", "balance (largest / mean)")
-        notes = ("Rows sent are those of the model's first exchange, from the plan of its strategy.",)
+        notes = ("Rows sent are those of the model's first exchange.",)
         tables.append(Table("Parts", header, tuple(rows), notes))
         if len(blocks.names) > 1:
             pictures.append(_balance(blocks))
@@ -567,9 +567,15 @@ def _strategies(run: Run, text: list[str]) -> list[Table]:
     rows = tuple((strategy, *(words.count(facts[name]) for name in names)) for strategy, facts in told.items())
     header = ("strategy", "rows", "of these post", "pre", "most sent by a rank", "most received", "pairs of ranks")
     missing = ", ".join(name for name in STRATEGIES if name not in told)
-    note = f"Not in the file: {missing}; `hpcgnn plan {path} --strategy all` adds them."
+    notes = [f"Not in the file: {missing}; `hpcgnn plan {path} --strategy all` adds them."] if missing else []
+    sent = None if run.ranks is None else run.ranks.total("rows_sent")
+    if told and sent is not None and all(facts["rows"] != sent for facts in told.values()):
+        notes.append(
+            f"The run's first exchange, of {sent:,} rows, has none of these plans. Ranks make another one for sums by types of "
+            "edges, for links and where they share nodes; scores of partial attention and pieces of a halo are fewer rows."
+        )
     title = "Rows of one aggregation by strategy, from the plans in the parts file"
-    return [Table(title, header, rows, (note,) if missing else ())]
+    return [Table(title, header, rows, tuple(notes))]
 
 
 def _parts_of(run: Run) -> Path | None:

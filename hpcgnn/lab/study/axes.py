@@ -18,6 +18,7 @@ from hpcgnn.base.settings import Setting, as_flag, check_value, kind_of
 from hpcgnn.lab.bench.names import DGL, PEERS, SAR, PeerSettings
 from hpcgnn.lab.study.records import short_hash
 from hpcgnn.lab.virtual.network import UNLIMITED, check_rate
+from hpcgnn.nn.config import ModelConfig, plan_in_use
 from hpcgnn.partition.options import METHODS, MINIMISED, OBJECTIVES, PartitionOptions
 from hpcgnn.train.config import LOWER_IS_BETTER
 from hpcgnn.train.run_config import RunConfig, as_typed, as_written, settings_by_name
@@ -190,6 +191,13 @@ def check_framework(given: Mapping[str, Any], where: Placement) -> None:
     for name, value in given.items():
         if name not in (*OF_STUDY, *OF_PEER) and _NOTHING_TO_PEER.get(name, NotImplemented) not in (None, value):
             raise CombinationError(f"framework = {framework!r} does not support {name} = {value!r}", name, "framework")
+
+
+def plan_of(given: Mapping[str, Any]) -> str:
+    """The name of the plan that the ranks of a configuration use; an empty text without a strategy."""
+    strategy, names = given.get("strategy"), ("model", "edge_types", "attention")
+    config = ModelConfig.of_used({name: given[name] for name in names if name in given})
+    return plan_in_use(config, strategy) if strategy else ""
 
 
 def run_config(given: Mapping[str, Any]) -> RunConfig:

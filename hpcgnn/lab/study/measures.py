@@ -12,6 +12,7 @@ import numpy as np
 
 from hpcgnn.cli import console
 from hpcgnn.exchange import BYTES, PHASES
+from hpcgnn.lab.study.axes import plan_of
 from hpcgnn.lab.study.records import Record
 from hpcgnn.train.summary import mean_bits
 
@@ -127,7 +128,7 @@ def lines(record: Record) -> list[tuple[dict[str, str], dict[str, Any]]]:
         found["bytes_sent_mean"] = mean(epochs["bytes_sent"])
     if seconds := sum(epochs.get("seconds", ())):
         found["policy_share"] = sum(each or 0.0 for each in epochs.get("policy_seconds", ())) / seconds
-    plan = record.preparation.get("plan", {}).get(record.configuration.get("strategy"), {})
+    plan = record.preparation.get("plan", {}).get(plan_of(record.configuration), {})
     found |= {name: plan[name] for name in _OF_PLANS if name in plan}
     decides = summary.get("bits_policy", "fixed") != "fixed" or summary.get("staleness", "off") not in _ALL_EPOCHS_ALIKE
     if decides and "epoch_seconds_mean" not in summary:

@@ -18,24 +18,25 @@ from hpcgnn.data.digests import differences
 from hpcgnn.data.graph_file import GraphFile, PartsFile
 from hpcgnn.data.h5 import HDF5, begins_with
 from hpcgnn.lab.study import commands
-from hpcgnn.lab.study.axes import GraphSource
+from hpcgnn.lab.study.axes import GraphSource, plan_of
 from hpcgnn.lab.study.commands import Commands
 from hpcgnn.lab.study.records import short_hash
 from hpcgnn.lab.study.specification import Run
 from hpcgnn.partition.options import check_num_parts
+from hpcgnn.plan.relations import BY_TYPE
 
 GRAPHS, PARTS = "graphs", "parts"
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts file of a run. strategies: the strategies whose plans it has."""
+    """The parts file of a run. plans: the names of the plans that are counted; those of strategies are stored."""
 
     path: Path
     graph: Path
     options: tuple[str, ...]
     per_node: int
-    strategies: tuple[str, ...]
+    plans: tuple[str, ...]
 
     @property
     def facts_path(self) -> Path:
@@ -53,8 +54,7 @@ def parts_of(folder: Path, runs: Iterable[Run]) -> dict[str, Parts]:
         path = places[run.key] = folder / PARTS / _parts_name(run, run.graph)
         graph = run.graph.file or folder / GRAPHS / f"{run.graph.name}.h5"
         parts = shared.get(path) or Parts(path, graph, partition_flags(run), run.place.ranks_per_node, ())
-        strategies = {*parts.strategies, run.configuration.get("strategy")}
-        shared[path] = replace(parts, strategies=tuple(sorted(filter(None, strategies))))
+        shared[path] = replace(parts, plans=tuple(sorted(filter(None, {*parts.plans, plan_of(run.configuration)}))))
     return {key: shared[path] for key, path in places.items()}
 
 
@@ -109,10 +109,12 @@ def make_parts(parts: Parts, how: Commands) -> None:
         partitioned = _said(f"partition {parts.path.name}", how.on_one(words), pieces)
         partitioned.pop("output", None)
         plans = {}
-        for strategy in parts.strategies:
+        for name in parts.plans:
+            strategy = name.removesuffix(BY_TYPE)
             words = ["plan", str(made), "--strategy", strategy, "--ranks-per-node", str(parts.per_node), "--json"]
+            words += [] if strategy == name else ["--edge-types", "sum"]  # of sage; all such models have the same plan
             planned = _said(f"plan {parts.path.name}", how.on_one(words), pieces)
-            plans[strategy] = planned.get("strategies", {}).get(strategy, {})
+            plans[name] = planned.get("strategies", {}).get(name, {})
         with whole_file.replacing(parts.facts_path) as temporary:
             temporary.write_text(json.dumps({"partition": partitioned, "plan": plans}, indent=1) + "\n")
         whole_file.put(made, parts.path)

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 
 import made_up
 import pytest
+import small_graphs
 from command_line import refusal, said, told
 
 from hpcgnn.base.errors import HpcgnnError
@@ -101,6 +102,18 @@ class TestRun:
         assert dict(found["In short"])["bytes sent per epoch, all ranks (mean)"] == "37.1 KiB (37,986.5)"
         (policy,) = (row for row in found["An epoch by phase"] if row[0] == "policy")
         assert policy[2:4] == ("400 µs", "6.40 %")  # 4.8 ms in one of the twelve epochs after the first, of 6.25 ms
+
+    @pytest.mark.parametrize("more", [0, 4])
+    def test_a_run_with_another_plan_than_the_file_says_so(self, tmp_path, more):
+        folder = made_up.run_folder(tmp_path / "run")
+        path = small_graphs.in_parts(tmp_path / "parts.h5", small_graphs.random_multigraph(), 4, plans=["hybrid"])
+        rows, ranks = told("show", path)["plans"]["hybrid"]["rows"], json.loads((folder / "ranks.json").read_text())
+        ranks["mean"]["rows_sent"] = [(rows + more) / 4] * 4
+        (folder / "ranks.json").write_text(json.dumps(ranks | {"parts_uuid": told("show", path)["uuid"]}))
+        (folder / "config.toml").write_text(f'parts = "{path}"\n')
+        shown = Reader(as_html(run_page(folder))).text
+        assert f"{rows:,}" in shown
+        assert (f"first exchange, of {rows + more:,} rows, has none of these plans" in shown) == (more > 0)
 
     def test_of_equally_good_epochs_the_last_is_the_best_as_in_training(self, tmp_path):
         """best.pt has its weights, and summary.json its test metric."""

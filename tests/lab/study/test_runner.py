@@ -19,7 +19,7 @@ from made_up import specified
 from virtual_clusters import wait_until
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.lab.study import commands, prepare, records, runner, specification, targets
+from hpcgnn.lab.study import commands, measures, prepare, records, runner, specification, targets
 from hpcgnn.lab.study.commands import Commands
 from hpcgnn.lab.study.records import Record
 from hpcgnn.lab.study.summary import finished_groups, summarise
@@ -228,7 +228,20 @@ def test_parts_have_the_plans_of_all_who_share_them(tmp_path: Path) -> None:
     text = TEXT.replace('bits = ["32", "8", "2"]', 'strategy = ["pre", "post"]\nranks = [1, 2]')
     found = prepare.parts_of(tmp_path, specified(tmp_path, text).runs)
     assert len({parts.path for parts in found.values()}) == 2
-    assert {parts.strategies for parts in found.values()} == {("post", "pre")}
+    assert {parts.plans for parts in found.values()} == {("post", "pre")}
+
+
+@pytest.mark.parametrize(
+    ("model", "plan"),
+    [({"model": "sage"}, "pre"), ({"model": "gat"}, "post"), ({"model": "gat", "attention": "partial"}, "pre"),
+     ({"model": "rgcn"}, "pre-by-type"), ({"model": "gat", "edge_types": "sum"}, "post")],
+    ids=str,
+)  # fmt: skip
+def test_rows_are_those_of_the_plan_that_a_model_has(model: dict[str, str], plan: str) -> None:
+    configuration = {"graph": "any", "strategy": "pre", "seed": 1, **model}
+    counted = {"plan": {name: {"rows": len(name)} for name in ("pre", "post", "pre-by-type")}}
+    record = Record(key="a", configuration=configuration, status="finished", preparation=counted)
+    assert measures.lines(record)[0][1]["rows"] == len(plan)
 
 
 # -- benches, preparations, and trainings by PyG -----------------------------------------------------------------------
