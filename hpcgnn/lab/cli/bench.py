@@ -23,7 +23,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import disable_malloc_trimming
 from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.cli import console
-from hpcgnn.cli.options import COUNT, ROWS, NumberRange
+from hpcgnn.cli.options import AS_JSON, COUNT, ROWS, NumberRange
 from hpcgnn.cli.train import PROBLEM, RunCommand, run_config
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.exchange.message_config import COLLECTIVES, GPU_MPI
@@ -71,7 +71,6 @@ _rounds = _option(
 )
 _device = _option("--device", "Device to measure: cpu, cuda, or cuda:N (AMD GPUs are called cuda, too).", HOST_NAME, str,
                   metavar="DEVICE")  # fmt: skip
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of tables.")
 
 
 def _graphs(default: str) -> Any:
@@ -117,7 +116,7 @@ def _of_contenders(command: Callable[..., None]) -> Callable[..., None]:
         types = tuple(name for name in dict.fromkeys(dtypes) if name != "float32")
         command(how=How(threads or _cores(), rounds, device, types, as_json), **others)
 
-    return _threads(_rounds(_device(_as_json(given))))
+    return _threads(_rounds(_device(AS_JSON(given))))
 
 
 def _where(how: How) -> str:
@@ -373,7 +372,7 @@ def _products(
 @_device
 @_option("--ranks-per-gpu", "Largest number of ranks of a node that share a GPU.", 1, click.IntRange(1))
 @_choice("--gpu-mpi", GPU_MPI, "Pass GPU memory to MPI: see `hpcgnn train --help`.", "auto")
-@_as_json
+@AS_JSON
 def exchange(parts: Path, timeout: float, device: str, ranks_per_gpu: int, as_json: bool, **settings: Any) -> None:
     """Measure the exchange of boundary rows and its overlap.
 
@@ -425,7 +424,7 @@ def _ways(found: dict[str, Any]) -> str:
          512, click.IntRange(2))  # fmt: skip
 @_option("--threads", "Number of threads of a rank.", 1, click.IntRange(1, os.cpu_count()))
 @_rounds
-@_as_json
+@AS_JSON
 def plan(parts: Path, ranks: int, as_json: bool, **settings: Any) -> None:
     """Measure the balance of a plan: the products of each rank, one rank after another in this process.
 
@@ -455,7 +454,7 @@ def plan(parts: Path, ranks: int, as_json: bool, **settings: Any) -> None:
 @click.option("--against", type=click.Path(path_type=Path), metavar="MODEL.toml",
               help="Cost model of this machine, whose predictions are compared with the measured seconds.")  # fmt: skip
 @_rounds
-@_as_json
+@AS_JSON
 @click.pass_context
 def ranks(
     ctx: click.Context, parts: Path, ranks: int, threads: int, network: str, against: Path | None, rounds: int, as_json: bool,
@@ -527,7 +526,7 @@ def _peer_options(command: Callable[..., None]) -> Callable[..., None]:
         _option("--seed", "Seed of the initial weights and of dropout.", _USUAL.seed, click.IntRange(0)),
         _option("--python", "Python of the environment that has the library.  [default: this one]", kind=str, metavar="PYTHON"),
         _threads,
-        _as_json,
+        AS_JSON,
     )  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -646,7 +645,7 @@ def _settings_of(ctx: click.Context, parameter: click.Parameter, run: Path | Non
               help="Folder of a run of `hpcgnn train` whose settings count, unless flags override them. The result is kept in it "
                    "for `hpcgnn report`.")  # fmt: skip
 @_rounds
-@_as_json
+@AS_JSON
 @click.pass_context
 def epoch(ctx: click.Context, parts: Path, run: Path | None, rounds: int, as_json: bool, **settings: Any) -> None:
     """Measure the phases of an epoch, and the least time that the machine allows for each.
@@ -705,7 +704,7 @@ def _floor_tables(limits: Limits) -> Iterator[Table | Text]:
 @_option("--epochs", "Number of epochs with the breakdown, and of epochs without it.", 100, click.IntRange(2))
 @_option("--hidden", "Number of columns of the hidden layers.", 256)
 @_option("--bits", "Bit-width of each value in messages.", "2", _MESSAGE_BITS)
-@_as_json
+@AS_JSON
 def breakdown(parts: Path, epochs: int, hidden: int, bits: str, as_json: bool) -> None:
     """Measure the cost of the time breakdown of an epoch.
 
@@ -730,7 +729,7 @@ def breakdown(parts: Path, epochs: int, hidden: int, bits: str, as_json: bool) -
 @_option("--layers", "Number of layers.", 3)
 @_option("--hidden", "Number of columns of the hidden layers.", 16)
 @_rounds
-@_as_json
+@AS_JSON
 def overhead(parts: Path, layers: int, hidden: int, rounds: int, as_json: bool) -> None:
     """Measure the epochs of a small graph, beside PyG's.
 

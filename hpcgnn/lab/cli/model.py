@@ -16,12 +16,13 @@ import click
 from hpcgnn.base import whole_file
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
-from hpcgnn.cli.options import COUNT, SectionedCommand
+from hpcgnn.cli.options import AS_JSON, COUNT, QUIET, SectionedCommand
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.data.plan_pieces import fitting_jobs
 from hpcgnn.lab.study.tables import Table
 from hpcgnn.plan import STRATEGIES
+from hpcgnn.plan.relations import BY_TYPE
 
 _EXAMPLES = """\b
 Examples:
@@ -46,8 +47,6 @@ _folder = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path
 _machine = click.option(
     "--machine", metavar="ID", help="Identifier of the machine whose records count, if DIR has several."
 )
-_quiet = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of tables.")
 # The options that `predict` and `project` share: settings of `hpcgnn train` that the equations cover, those of the machine, and
 # assumptions about policies.
 _SHARED = (
@@ -79,8 +78,8 @@ _SHARED = (
                  help="Compute the time of every single message, even if there are very many."),
     click.option("--jobs", type=click.IntRange(0), default=0, help="Number of processes that compute missing plans; 0 starts "
                  "one for each core that this process may use.  [default: 0]"),
-    _quiet,
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table."),
+    QUIET,
+    AS_JSON,
 )  # fmt: skip
 # The shared options under the titles of the help; each command puts its own in the first section.
 _SECTIONS = {
@@ -115,8 +114,8 @@ def model() -> None:
 @_folder
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="TOML file to write with the constants.")
 @_machine
-@_quiet
-@_as_json
+@QUIET
+@AS_JSON
 def fit(folder: Path, out: Path, machine: str | None, quiet: bool, as_json: bool) -> None:
     """Fit the constants of the cost model to the records of a study.
 
@@ -153,8 +152,8 @@ def fit(folder: Path, out: Path, machine: str | None, quiet: bool, as_json: bool
 @click.argument("fitted", metavar="MODEL.toml", type=click.Path(path_type=Path))
 @_folder
 @_machine
-@_quiet
-@_as_json
+@QUIET
+@AS_JSON
 def compare(fitted: Path, folder: Path, machine: str | None, quiet: bool, as_json: bool) -> None:
     """Compare predictions of the cost model with measurements.
 
@@ -390,10 +389,9 @@ def _shares(text: str) -> dict[int, float]:
 
 def _wanted(strategies: Iterable[str], configuration: dict[str, Any]) -> list[str]:
     """The plans that are read. Attention over the halo uses the post plan, whatever the strategy is."""
-    from hpcgnn.nn.config import MODELS, ModelConfig
+    from hpcgnn.lab.study.axes import plan_of
 
-    kind = configuration.get("model", "sage")
-    return list(dict.fromkeys(strategies)) if MODELS[kind].uses_strategy(ModelConfig(kind)) else ["post"]
+    return list({plan_of(configuration | {"strategy": each}).removesuffix(BY_TYPE): None for each in strategies})
 
 
 def _make_plans(files: Sequence[Path], strategies: list[str], jobs: int, quiet: bool) -> None:

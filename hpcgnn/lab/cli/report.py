@@ -11,6 +11,7 @@ import click
 from hpcgnn.base import whole_file
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
+from hpcgnn.cli.options import QUIET
 
 if TYPE_CHECKING:
     from hpcgnn.lab.report.page import Page
@@ -33,7 +34,7 @@ Examples
 @click.option("--format", "kind", type=click.Choice(["html", "md"]),
               help="Format of the report. html: one self-contained file; md: Markdown with SVG pictures in files beside it.  "
                    "[default: md if --out ends in .md, else html]")  # fmt: skip
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@QUIET
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object on stdout: the files written, and the notes."
 )

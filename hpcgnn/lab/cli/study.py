@@ -12,6 +12,7 @@ import click
 from hpcgnn.base import whole_file
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
+from hpcgnn.cli.options import AS_JSON, QUIET
 from hpcgnn.lab.bench.names import PEERS, SAR
 from hpcgnn.lab.study.tables import Table
 
@@ -23,7 +24,6 @@ _out = click.option(
 )
 _specification = click.argument("specification", metavar="SPEC.toml|NAME")
 _folder = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of a table.")
 _machine = click.option("--machine", metavar="ID", default="", help="Identifier of the machine whose records count, if DIR has "
                         "records of several machines.  [default: this machine]")  # fmt: skip
 EXAMPLES = """\b
@@ -70,8 +70,8 @@ def study() -> None:
 @click.option("--peer", "peers", metavar="NAME=PATH", multiple=True, callback=_peers, help="Place of another library: the "
               "Python of an environment that has it (pyg, dgl), or a checkout of SAR's repository (sar); may be given several "
               "times.  [default: this environment]")  # fmt: skip
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-@_as_json
+@QUIET
+@AS_JSON
 @click.pass_context
 def run(
     ctx: click.Context, specification: str, folder: Path, only: tuple[str, ...], launcher: str, data: str, peers: dict[str, str],
@@ -120,7 +120,7 @@ def run(
 @_machine
 @click.option("--model", "fitted", metavar="MODEL.toml", type=click.Path(path_type=Path), help="Cost model, written by `hpcgnn "
               "model fit`, whose predictions are compared with the measurements.")  # fmt: skip
-@_as_json
+@AS_JSON
 def report(folder: Path, machine: str, fitted: Path | None, as_json: bool) -> None:
     """Write DIR/report.html and DIR/report.md about finished runs."""
     from hpcgnn.lab.cost_model import compare, constants
@@ -170,7 +170,7 @@ def export(folder: Path, machine: str) -> None:
 @_folder
 @click.argument("file", metavar="[TARGETS.toml]", required=False, type=click.Path(path_type=Path))
 @_machine
-@_as_json
+@AS_JSON
 def check(folder: Path, file: Path | None, machine: str, as_json: bool) -> None:
     """Check the measurements in DIR against targets. The exit code is 1 if a target was not reached or not measured.
 
@@ -200,7 +200,7 @@ def check(folder: Path, file: Path | None, machine: str, as_json: bool) -> None:
 @click.option("--sbatch", "options", metavar="OPTION", multiple=True,
               help="Option that is passed to sbatch, such as --partition=cpu; may be given several times.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the sbatch commands, submit nothing and write nothing.")
-@_as_json
+@AS_JSON
 def submit(specification: str, folder: Path, options: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
     """Submit the runs that have not finished yet to Slurm.
 
@@ -232,7 +232,7 @@ def submit(specification: str, folder: Path, options: tuple[str, ...], dry_run: 
 
 @study.command("list", epilog="\b\nExamples\n  hpcgnn study list\n  hpcgnn study list quick")
 @click.argument("specification", metavar="[SPEC.toml|NAME]", required=False)
-@_as_json
+@AS_JSON
 def list_(specification: str | None, as_json: bool) -> None:
     """List the shipped specifications, or the runs of one specification by their keys."""
     from hpcgnn.lab.study import catalogue

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.typed import INT8_BITS, QUANTIZED_BITS
-from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import PartsFile
-from hpcgnn.data.plan_store import StoredPlan
 from hpcgnn.exchange.layout import BLOCK_BYTES, WIDE_BITS
 from hpcgnn.graph.node_plan import edges_into, rows_between
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
+from hpcgnn.lab.bench.plan_work import stored_plan
 from hpcgnn.world.placement import Placement
 
 FLOAT_BITS = 32
@@ -117,11 +115,7 @@ def read_parts(file: PartsFile, strategy: str, placement: Placement | None = Non
     """The parts in an open file. placement: of ranks that share nodes and the rows that they send to other nodes
     (``--node-aware``); None where each pair of ranks has messages of its own. Raises HpcgnnError if the file has no plan for the
     strategy, or is damaged."""
-    if not plan_store.is_stored(file, strategy):
-        raise HpcgnnError(
-            f"{file.path} has no plan for the strategy {strategy}: store one with `hpcgnn plan {file.path} --strategy {strategy}`"
-        )
-    plan, parts, meta = StoredPlan(file, strategy), range(file.num_parts), file.meta
+    (plan, _), parts, meta = stored_plan(file, strategy), range(file.num_parts), file.meta
     sender, receiver, post, pre = plan.pairs()
     by_ranks = Pairs(sender, receiver, post + pre, file.num_parts)
     entries = plan.entries()

@@ -568,12 +568,8 @@ def _strategies(run: Run, text: list[str]) -> list[Table]:
     header = ("strategy", "rows", "of these post", "pre", "most sent by a rank", "most received", "pairs of ranks")
     missing = ", ".join(name for name in STRATEGIES if name not in told)
     notes = [f"Not in the file: {missing}; `hpcgnn plan {path} --strategy all` adds them."] if missing else []
-    sent = None if run.ranks is None else run.ranks.total("rows_sent")
-    if told and sent is not None and all(facts["rows"] != sent for facts in told.values()):
-        notes.append(
-            f"The run's first exchange, of {sent:,} rows, has none of these plans. Ranks make another one for sums by types of "
-            "edges, for links and where they share nodes; scores of partial attention and pieces of a halo are fewer rows."
-        )
+    if told and run.ranks and (sent := run.ranks.total("rows_sent")) not in (each["rows"] for each in told.values()):
+        notes.append(f"The run's first exchange has {sent:,} rows, and so none of these plans.")
     title = "Rows of one aggregation by strategy, from the plans in the parts file"
     return [Table(title, header, rows, tuple(notes))]
 

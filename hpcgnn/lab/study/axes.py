@@ -195,9 +195,8 @@ def check_framework(given: Mapping[str, Any], where: Placement) -> None:
 
 def plan_of(given: Mapping[str, Any]) -> str:
     """The name of the plan that the ranks of a configuration use; an empty text without a strategy."""
-    strategy, names = given.get("strategy"), ("model", "edge_types", "attention")
-    config = ModelConfig.of_used({name: given[name] for name in names if name in given})
-    return plan_in_use(config, strategy) if strategy else ""
+    used = {name: given[name] for name in ("model", "edge_types", "attention") if name in given}
+    return plan_in_use(ModelConfig.of_used(used), given["strategy"]) if given.get("strategy") else ""
 
 
 def run_config(given: Mapping[str, Any]) -> RunConfig:

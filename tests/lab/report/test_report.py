@@ -113,7 +113,7 @@ class TestRun:
         (folder / "config.toml").write_text(f'parts = "{path}"\n')
         shown = Reader(as_html(run_page(folder))).text
         assert f"{rows:,}" in shown
-        assert (f"first exchange, of {rows + more:,} rows, has none of these plans" in shown) == (more > 0)
+        assert (f"first exchange has {rows + more:,} rows, and so none of these plans" in shown) == (more > 0)
 
     def test_of_equally_good_epochs_the_last_is_the_best_as_in_training(self, tmp_path):
         """best.pt has its weights, and summary.json its test metric."""
