@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from hpcgnn.cli.options import AS_JSON, FILE, QUIET
 from hpcgnn.data import h5, whole_check
 from hpcgnn.data.graph_file import GRAPH_KIND, PARTS_KIND, SlabReader, reader_of
 from hpcgnn.data.h5 import HDF5
-from hpcgnn.data.schema import REGRESSION
 from hpcgnn.data.whole_check import contents
 
 _ZIP = b"PK\x03\x04"  # the first bytes of files of torch
@@ -60,9 +60,6 @@ def _facts_of(
         return of_graph(reader, advance)
 
 
-_KINDS = {"checkpoint": "a checkpoint", "messages": "the messages that a rank keeps beside a checkpoint"}
-
-
 @click.command(epilog="\b\nExamples\n  hpcgnn check parts.h5\n  hpcgnn check run/checkpoints/last.pt --json")
 @click.argument("file", type=FILE)
 @QUIET
@@ -81,7 +78,7 @@ def check(file: Path, quiet: bool, as_json: bool) -> None:
     if as_json:
         print(json.dumps(facts))
     elif not quiet:
-        console.table("checked: nothing is damaged", _rows_of_verified(facts))
+        console.table("checked: nothing is damaged", _rows_of(facts | {"checksums": _about_checksums(facts)}))
 
 
 def _verified_file(path: Path, *, quiet: bool) -> Facts:
@@ -158,18 +155,6 @@ def _texts(path: Path) -> Iterator[str]:
         yield name
 
 
-def _rows_of_verified(facts: Facts) -> Rows:
-    for name, value in facts.items():
-        if name == "bytes":
-            yield name, console.size(value)
-        elif name == "checksums":
-            yield name, _about_checksums(facts)
-        elif name == "kind":
-            yield name, _KINDS.get(value, value)
-        elif value != [] and name not in ("plans_without_checksums", "node_rows"):
-            yield name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else value
-
-
 def _about_checksums(facts: Facts) -> str:
     if not facts["checksums"]:
         return "none in a file of this version; its values were verified, but changed bytes may remain unnoticed"
@@ -178,8 +163,8 @@ def _about_checksums(facts: Facts) -> str:
     return "all correct"
 
 
-_MOST_CLASSES, _MOST_WEIGHTS = 12, 16  # lines of a table
-_PLURALS = {"class": "classes", "target": "targets", "type": "types"}
+_MOST = 16  # rows and numbers of one fact that are printed
+_NOT_PRINTED = ("path", "settings", "plans_without_checksums", "node_rows")
 
 
 @click.command(
@@ -201,8 +186,9 @@ def show(path: Path, quiet: bool, as_json: bool) -> None:
     if as_json:
         print(json.dumps(facts))
         return
-    rows = {"run": _rows_of_run, "checkpoint": _rows_of_checkpoint}.get(facts["kind"], _rows_of_file)
-    console.table(str(path), rows(facts))
+    if names := facts.pop("edge_type_names", None):
+        facts["edge_types"] = dict(zip(names, facts["edge_types"], strict=True))
+    console.table(str(path), _rows_of(facts))
 
 
 def _file(path: Path, *, quiet: bool) -> Facts:
@@ -257,138 +243,27 @@ def _run(path: Path) -> Facts:
     }
 
 
-# -- tables ------------------------------------------------------------------------------------------------------------
-
-
-def _rows_of_file(facts: Facts) -> Rows:
-    for name in ("kind", "version", "uuid"):
-        yield name, facts[name]
-    if "degrees" not in facts:  # predictions, or rows of nodes
-        shown = facts.keys() - {"kind", "version", "uuid", "path", "file_bytes", "data"}
-        yield from ((name, facts[name]) for name in facts if name in shown)
-        yield from _rows_of_data(facts["data"])
-        return
-    yield "nodes", facts["nodes"]
-    yield from _rows_of_node_types(facts)
-    ways = "directed" if facts["directed"] else "undirected, stored both ways"
-    yield "edges", f"{facts['edges']:,} {ways}{', weighted' if facts['weighted'] else ''}"
-    yield from _rows_of_counts("edges", "type", facts["edge_types"], facts["edge_type_names"])
-    yield from ((f"  {name} links", count) for name, count in facts["link_split"].items())
-    if facts["edge_features"]["number"]:
-        yield "features of edges", f"{facts['edge_features']['number']:,} {facts['edge_features']['stored']}"
-    yield from _rows_of_degrees(facts["degrees"])
-    features = facts["features"]
-    yield "features", f"{features['number']:,} {features['stored']}" if features["number"] else "none"
-    yield from _rows_of_labels(facts)
-    yield from ((f"{name} nodes", count) for name, count in facts["splits"].items())
-    yield from _rows_of_parts(facts)
-    yield from ((f"provenance: {name.replace('_', ' ')}", _told(value)) for name, value in facts["provenance"].items())
-    yield from _rows_of_data(facts["data"])
-    yield "checksums", "yes" if facts["checksums"] else "none in a file of this version"
-    yield "file size", console.size(facts["file_bytes"])
-
-
-def _rows_of_data(data: dict[str, str]) -> Rows:
-    yield from ((f"digest of {name}", value) for name, value in data.items() if name != "nodes")
-
-
-def _told(value: object) -> object:
-    """The settings of a source as on a command line, except those that are off."""
-    if not isinstance(value, dict):
-        return value
-    given = {name: each for name, each in value.items() if each is not None and each is not False}
-    return ", ".join(name if each is True else f"{name}={each}" for name, each in given.items())
-
-
-def _rows_of_degrees(degrees: Facts) -> Rows:
-    if degrees["mean"] is None:
-        return
-    yield "in-degree", f"{degrees['smallest']:,} to {degrees['largest']:,}, mean {degrees['mean']:.2f}"
-    yield "nodes without in-edges", degrees["without_in_edges"]
-    yield from ((f"  in-degree {span}", count) for span, count in degrees["histogram"].items())
-
-
-def _rows_of_labels(facts: Facts) -> Rows:
-    yield "task", facts["task"]
-    if not facts["labels"]:
-        return
-    kind = "target" if facts["task"] == REGRESSION else "class"
-    yield _PLURALS[kind], facts["classes"]
-    yield "nodes with a label", facts["labels"]["nodes"]
-    yield from _rows_of_counts("nodes", kind, facts["labels"]["by_class"])
-
-
-def _rows_of_node_types(facts: Facts) -> Rows:
-    kind = "target" if facts["task"] == REGRESSION else "class"
-    for each in facts["node_types"]:
-        labels = f", {each['classes']:,} {kind if each['classes'] == 1 else _PLURALS[kind]}" if each["classes"] else ""
-        yield f"  type {each['name']}", f"{each['count']:,} with {each['columns'] or 'no'} features{labels}"
-
-
-def _rows_of_counts(things: str, kind: str, counts: list[int], names: Sequence[str] = ()) -> Rows:
-    """The number of nodes of each class, or of edges of each type, with the names of types; the last ones in one row."""
-    shown = counts[:_MOST_CLASSES]
-    yield from (
-        (f"  {kind} {number}" + (f", {names[number]}" if names else ""), count) for number, count in enumerate(shown)
-    )
-    if rest := counts[_MOST_CLASSES:]:
-        yield f"  {len(rest):,} more {_PLURALS[kind]}", f"{min(rest):,} to {max(rest):,} {things} each"
-
-
-def _rows_of_parts(facts: Facts) -> Rows:
-    if "parts" not in facts:
-        return
-    yield "parts", facts["parts"]
-    yield from ((f"partition: {name.replace('_', ' ')}", value) for name, value in facts["made_by"].items())
-    for name, value in facts["balance"].items():
-        named = "in-edges" if name == "edges" else name.replace("_", " ")  # as `hpcgnn partition` names them
-        yield f"max/mean {named}", f"{value:.3f}"
-    share = 100 * facts["cut_edges"] / facts["edges"] if facts["edges"] else 0.0
-    yield "edges between parts", f"{facts['cut_edges']:,} ({share:.2f} %)"
-    for strategy, told in facts["plans"].items():
-        rows, pairs = told["rows"], told["pairs_of_parts"]
-        yield f"plan {strategy}", f"{rows:,} rows per aggregation, all ranks, in {pairs:,} pairs of parts"
-        yield "  rows aggregated before sending", told["rows_summed_before_sending"]
-        yield "  largest number of rows of a part", told["rows_of_the_busiest_part"]
-
-
-def _rows_of_checkpoint(facts: Facts) -> Rows:
-    yield "kind", "checkpoint to resume from" if facts["has_optimiser"] else "best weights of a run"
-    for name in ("version", "next_epoch", "task", "metric", "seed", "compute", "parts_uuid"):
-        if name in facts:
-            yield name.replace("_", " "), facts[name]
-    yield from _rows_of_data(facts.get("data", {}))
-    yield from ((f"model: {name.replace('_', ' ')}", value) for name, value in facts["model_config"].items())
-    best = facts.get("best")
-    if best and best["val_metric"] is not None:
-        yield "best validation metric", f"{best['val_metric']:.4f} in epoch {best['epoch']}"
-    yield from (("policy", name) for name in facts["policies"])
-    yield "parameters", facts["parameters"]
-    weights = list(facts["weights"].items())
-    yield from ((f"  {name}", " x ".join(map(str, shape))) for name, shape in weights[:_MOST_WEIGHTS])
-    if weights[_MOST_WEIGHTS:]:
-        yield "  others", f"{len(weights) - _MOST_WEIGHTS} arrays"
-    yield "file size", console.size(facts["file_bytes"])
-
-
-def _rows_of_run(facts: Facts) -> Rows:
-    yield "state", facts["state"]
-    if facts["ranks"]:
-        yield "ranks", facts["ranks"]
-    yield "epochs", facts["epochs"]
-    best = facts["best"]
-    if best:
-        tested = f", {best['test_metric']:.4f} in testing" if best["test_metric"] is not None else ""
-        yield f"best {facts['metric']}", f"{best['val_metric']:.4f} in validation{tested} (epoch {best['epoch']})"
-    if facts["last_loss"] is not None:
-        yield "last loss", f"{facts['last_loss']:.6f}"
-    if facts["seconds_of_an_epoch_median"] is not None:
-        yield "seconds per epoch (median)", f"{facts['seconds_of_an_epoch_median']:.4f}"
-        yield "seconds per epoch without the first (mean)", f"{facts['seconds_of_an_epoch_mean']:.4f}"
-    if facts["bytes_sent_per_epoch"] is not None:
-        yield "sent per epoch, all ranks (mean)", console.size(int(facts["bytes_sent_per_epoch"]))
-    if facts["rows_sent_per_exchange"] is not None:
-        yield "rows sent in the first exchange, all ranks", facts["rows_sent_per_exchange"]
-    yield from ((f"setting: {name.replace('_', '-')}", value) for name, value in facts["settings_changed"].items())
-    yield from ((f"checkpoints/{name}", console.size(count)) for name, count in facts["checkpoints"].items())
-    yield from (("note", note) for note in facts["notes"])
+def _rows_of(facts: Facts, before: str = "") -> Rows:
+    """The facts that say something, a row each, under the names that ``--json`` prints. Of a nested table and of a list of texts,
+    the first ones have a row each."""
+    for key, value in facts.items():
+        name = before + key
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            value = {each["name"]: {word: each[word] for word in each if word != "name"} for each in value}
+        if key in _NOT_PRINTED or value in (None, "", [], {}):
+            continue
+        if isinstance(value, dict):
+            yield from _rows_of(dict(islice(value.items(), _MOST)), f"{name}: ")
+            if len(value) > _MOST:
+                yield f"{name}: others", len(value) - _MOST
+        elif isinstance(value, list) and isinstance(value[0], str):
+            yield from ((name, each) for each in value)
+        elif isinstance(value, list):
+            told = ", ".join(f"{each:,}" if isinstance(each, int) else str(each) for each in value[:_MOST])
+            yield name, f"{told} and {len(value) - _MOST:,} more" if len(value) > _MOST else told
+        elif isinstance(value, bool):
+            yield name, "yes" if value else "no"
+        elif "bytes" in key:
+            yield name, console.size(round(value))
+        else:
+            yield name, f"{value:.6g}" if isinstance(value, float) else value
