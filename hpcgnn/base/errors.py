@@ -58,12 +58,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(name, known, n=1)), "")
 
 
-def with_message(error: HpcgnnError, message: str) -> HpcgnnError:
-    """An error of the same kind as ``error``, which all ranks raise with the same ``message``."""
-    kinds = (WrongValueError, WrongTypeError)
-    return next((kind for kind in kinds if isinstance(error, kind)), HpcgnnError)(message, agreed=True)
-
-
 class StalledError(HpcgnnError):
     """A wait has reached its deadline. ``grace_seconds``: the time to wait before the job is aborted, so that other ranks can
     reach their deadlines as well."""

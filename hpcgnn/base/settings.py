@@ -150,13 +150,9 @@ def as_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+@cache
 def settings_of(config_type: type) -> tuple[Setting, ...]:
     """The fields of a dataclass that are settings."""
-    return _settings_of(config_type)
-
-
-@cache
-def _settings_of(config_type: type) -> tuple[Setting, ...]:
     hints = typing.get_type_hints(config_type)
     return tuple(
         Setting(attribute=each.name, type=hints[each.name], default=each.default, **{"name": each.name, **about})

@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 
 from hpcgnn.base.byte_sink import ByteSink
-from hpcgnn.base.errors import HpcgnnError, with_message
+from hpcgnn.base.errors import HpcgnnError, WrongTypeError, WrongValueError
 from hpcgnn.base.version import __version__
 from hpcgnn.world.buffer import Buffer, Neighbours, Pending, Segments, Values, beside, contiguous, empty, on_host
 from hpcgnn.world.exchange_queue import ExchangeQueue
@@ -301,7 +301,7 @@ def raise_on_all_ranks(world: World, doing: str) -> Iterator[None]:
     failing = np.array([world.size if error is None else world.rank], dtype=np.int64)
     first = int(world.allreduce(failing, "min", f"every rank to {doing}")[0])
     if first < world.size:
-        kind = None if error is None else type(with_message(error, ""))
+        kind = next((each for each in (WrongValueError, WrongTypeError) if isinstance(error, each)), HpcgnnError)
         kind, sentence = world.broadcast((kind, str(error)), first, f"rank {first}'s problem")
         # If this rank's error has the same sentence, it is left out, because a traceback should show each sentence once.
         cause = error.__cause__ if error is not None and str(error) == sentence else error
