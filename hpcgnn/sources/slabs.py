@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -41,34 +41,27 @@ class FileBytes:
 
 
 class DeflatedBytes:
-    """The bytes of a deflated member of a zip archive, from byte ``skipped`` on. To go back, it must read from the start, so each
-    range that is read in turn with others needs an object of its own."""
+    """The bytes of a deflated member of a zip archive, from byte ``skipped`` on. To go back, zipfile reads from the start, so
+    each range that is read in turn with others needs an object of its own."""
 
     def __init__(self, path: Path, member: str, skipped: int) -> None:
         self._path, self._member, self._skipped = path, member, skipped
-        self._file: IO[bytes] | None = None
-        self._at = 0
+        self._file: Any = None
 
     def fill(self, out: np.ndarray, position: int) -> None:
         """As of :class:`FileBytes`."""
-        position += self._skipped
-        end, done = position + out.size, 0
         try:
-            if self._file is None or position < self._at:
+            if self._file is None:
                 with zipfile.ZipFile(self._path) as archive:
-                    self._file, self._at = archive.open(self._member), 0
-            while self._at < end:
-                piece = self._file.read(min(_PIECE_BYTES, (position if self._at < position else end) - self._at))
-                if not piece:
+                    self._file = archive.open(self._member)
+                    self._file.MAX_SEEK_READ = _PIECE_BYTES  # what it passes over is in memory so much at a time
+            self._file.seek(self._skipped + position)
+            for piece in np.split(out, range(_PIECE_BYTES, out.size, _PIECE_BYTES)):
+                if self._file.readinto(piece.data) < piece.size:
                     raise EOFError("it ends there")
-                if self._at >= position:
-                    out[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
-                    done += len(piece)
-                self._at += len(piece)
         except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise HpcgnnError(
-                f"{self._path}: {self._member} is damaged at byte {self._at:,}: {one_line(error)}"
-            ) from error
+            at = 0 if self._file is None else self._file.tell()
+            raise HpcgnnError(f"{self._path}: {self._member} is damaged at byte {at:,}: {one_line(error)}") from error
 
 
 def _read_at(descriptor: int, out: np.ndarray, position: int) -> int:
