@@ -239,6 +239,7 @@ _TYPES: dict[Any, str] = {
     str: "a text",
     Path: "a path (pathlib.Path)",
     tuple[float, float]: "two numbers",
+    tuple[str, ...]: "a tuple of texts",
 }
 
 
