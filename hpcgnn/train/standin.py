@@ -183,35 +183,31 @@ class StandIn:
 
     def _make_edges(self) -> None:
         facts, plan, count, peers = self.facts, self.facts.plan, self.count, max(self.peers, 1)
-        (begins, ends), found = facts.meta.edge_type_ends, []
+        found: list[tuple[Any, ...]] = []  # ranks and nodes of the sources, those of the targets, and types
         local = count(plan.local)
         kind = self._relations(local)
-        found.append(
-            (self._node(0, begins[kind], self._draws(local)), self._node(0, ends[kind], self._draws(local)), kind)
-        )
+        found.append((0, self._draws(local), 0, self._draws(local), kind))
         post, pre = map(count, plan.received)
         in_r = max(count(plan.receive) - pre, post)
         into_s = max(count(facts.edges) - local - in_r, 2 * pre)
         first = post // peers + 1  # no source of a pre row is one of a post row
         star, kind, peer = self._stars(post, in_r)
-        found.append(
-            (self._node(peer, begins[kind], star // peers), self._node(0, ends[kind], self._draws(star.size)), kind)
-        )
+        found.append((peer, star // peers, 0, self._draws(star.size), kind))
         star, kind, peer = self._stars(pre, into_s)
         alone = first + (star + pre * (np.arange(star.size) // max(pre, 1) % 2)) // peers  # two sources of each
-        found.append((self._node(peer, begins[kind], alone), self._node(0, ends[kind], star // peers), kind))
+        found.append((peer, alone, 0, star // peers, kind))
         post, pre = map(count, plan.sent)
         star, kind, peer = self._stars(post, 2 * post)
-        found.append(
-            (self._node(0, begins[kind], star // peers), self._node(peer, ends[kind], self._draws(star.size)), kind)
-        )
+        found.append((0, star // peers, peer, self._draws(star.size), kind))
         star, kind, peer = self._stars(pre, max(count(plan.send) - post, 2 * pre))
-        found.append(
-            (self._node(0, begins[kind], self._draws(star.size)), self._node(peer, ends[kind], star // peers), kind)
+        found.append((0, self._draws(star.size), peer, star // peers, kind))
+        source, target = (
+            np.concatenate([self._node(each[at], of_kinds[each[4]], each[at + 1]) for each in found])
+            for at, of_kinds in zip((0, 2), facts.meta.edge_type_ends, strict=True)
         )
-        source, target, kind = (np.concatenate(each) for each in zip(*found, strict=True))
+        kind = np.concatenate([each[4] for each in found])
         order = np.argsort(target, kind="stable")
-        self.is_post = np.repeat([True, True, False, True, False], [each[0].size for each in found])[order]
+        self.is_post = np.repeat([True, True, False, True, False], [each[4].size for each in found])[order]
         self.source, self.target, self.kind = source[order], target[order], kind[order]
 
     def _relations(self, number: int) -> np.ndarray:
