@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,24 +37,6 @@ from hpcgnn.train.tasks import LinkTask, NodeTask, RegressionTask, Trainable
 from hpcgnn.world import raise_on_all_ranks
 
 _WIRE = PHASES.index("wire_seconds")
-
-
-class MemoryAccount(Protocol):
-    """An account of memory (:class:`hpcgnn.train.account.Account`)."""
-
-    is_due: bool  # whether the next epoch is to be measured
-
-    def measuring(self, trainer: Trainer) -> contextlib.AbstractContextManager[None]:
-        """Measure the epoch that runs in this context. Not collective."""
-        ...
-
-    def largest(self) -> dict[str, int]:
-        """The most bytes of any rank by part, as predicted. Collective."""
-        ...
-
-    def summary(self, peak: float) -> dict[str, dict[str, int]]:
-        """``memory_bytes`` of ``summary.json``. Collective."""
-        ...
 
 
 class Trainer:
@@ -139,7 +121,7 @@ class Trainer:
         self.stop_reason: str | None = None
         self._startup_seconds: float | None = None
         self.ledger: Ledger | None = None  # where a step says which of its halves begins
-        self.account: MemoryAccount | None = None  # measures the memory of the first epoch
+        self.account: Any = None  # a hpcgnn.train.account.Account, which measures the memory of the first epoch
 
     def _run_config(self, links: LinkSplit | None) -> RunConfig:
         """Settings that only built the model and that it does not keep have their defaults."""
