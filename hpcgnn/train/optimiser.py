@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import math
 import re
@@ -15,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 from hpcgnn.base.arguments import check_type, check_world
 from hpcgnn.base.errors import HpcgnnError
@@ -280,14 +280,14 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 class Adam:
     """:class:`torch.optim.Adam` with ``foreach=True``, bit for bit; each can load the ``state_dict`` of the other.
 
-    torch's class imports torch's compiler at its first step, which costs each rank a second and about 75 MB for nothing, and
-    examining its arguments in each step costs as much as the arithmetic of small parameters. groups: parameter groups as torch
-    has them. lr: learning rate of all groups, which the trainer changes in ``param_groups``.
+    torch's class imports torch's compiler at its first step, which costs each rank a second and about 75 MB for nothing; the
+    function behind it does not. groups: parameter groups as torch has them. lr: learning rate of all groups, which the trainer
+    changes in ``param_groups``.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float) -> None:
         self.param_groups: list[dict[str, Any]] = [_OPTIONS | {"lr": lr} | group for group in groups]
-        self.state: dict[int, dict[str, Any]] = {}  # by the number of the parameter; torch keeps "step" as a tensor
+        self.state: dict[int, dict[str, Tensor]] = {}  # by the number of the parameter
 
     def _parameters(self) -> Iterator[Tensor]:
         return (parameter for group in self.param_groups for parameter in group["params"])
@@ -302,30 +302,34 @@ class Adam:
         """Update the parameters that have a gradient."""
         numbers = counting()
         for group in self.param_groups:
-            moved = [(k, p) for p, k in zip(group["params"], numbers, strict=False) if p.grad is not None]
-            for number, parameter in moved:
+            moved = {k: p for p, k in zip(group["params"], numbers, strict=False) if p.grad is not None}
+            for number, parameter in moved.items():
                 if number not in self.state:
                     moments = {name: torch.zeros_like(parameter) for name in _MOMENTS}
-                    self.state[number] = {"step": 0.0} | moments
+                    self.state[number] = {"step": torch.zeros(())} | moments
+            means, squares, steps = ([self.state[k][name] for k in moved] for name in (*_MOMENTS, "step"))
             if moved:
-                _update(group, [parameter for _, parameter in moved], [self.state[number] for number, _ in moved])
+                adam(
+                    list(moved.values()), [p.grad for p in moved.values()], means, squares, [], steps, foreach=True,
+                    amsgrad=False, beta1=group["betas"][0], beta2=group["betas"][1], lr=group["lr"],
+                    weight_decay=group["weight_decay"], eps=group["eps"], maximize=False,
+                )  # fmt: skip
 
     def state_dict(self, without: Iterable[Tensor] = ()) -> dict[str, Any]:
         """The state in torch's format, in which parameters are numbered. without: parameters whose moments are left out."""
         numbers = counting()
         groups = [group | {"params": [next(numbers) for _ in group["params"]]} for group in self.param_groups]
         left = {self._number(parameter) for parameter in without}
-        states = {number: state | {"step": torch.tensor(state["step"])} for number, state in self.state.items()
-                  if number not in left}  # fmt: skip
+        states = {number: state for number, state in self.state.items() if number not in left}
         return {"state": states, "param_groups": groups}
 
-    def moments(self, parameter: Tensor) -> dict[str, Any] | None:
+    def moments(self, parameter: Tensor) -> dict[str, Tensor] | None:
         """The state of one parameter: ``step`` and the moments; None before its first step."""
         return self.state.get(self._number(parameter))
 
     def set_moments(self, parameter: Tensor, state: dict[str, Any]) -> None:
         """Continue from the state of one parameter."""
-        self.state[self._number(parameter)] = state
+        self.state[self._number(parameter)] = state | {"step": torch.tensor(float(state["step"]))}
 
     def _number(self, parameter: Tensor) -> int:
         return next(number for number, each in enumerate(self._parameters()) if each is parameter)
@@ -338,43 +342,10 @@ class Adam:
             for mine, theirs in zip(self.param_groups, state["param_groups"], strict=True)
         ]
         self.state = {
-            number: {
-                "step": float(values["step"]),
-                **{name: values[name].to(parameters[number].device, copy=True) for name in _MOMENTS},
-            }
+            number: {"step": torch.tensor(float(values["step"]))}
+            | {name: values[name].to(parameters[number].device, copy=True) for name in _MOMENTS}
             for number, values in state["state"].items()
         }
-
-
-def _update(group: dict[str, Any], parameters: list[Tensor], states: list[dict[str, Any]]) -> None:
-    """One step of the parameters of a group, by the operations of torch's ``foreach`` in their order."""
-    gradients: tuple[Tensor, ...] = tuple(p.grad for p in parameters if p.grad is not None)
-    means, squares = ([state[name] for state in states] for name in _MOMENTS)
-    beta1, beta2 = group["betas"]
-    for state in states:
-        state["step"] += 1.0
-    if group["weight_decay"] != 0:
-        gradients = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
-    torch._foreach_lerp_(means, gradients, 1 - beta1)
-    torch._foreach_mul_(squares, _operands([beta2] * len(squares), squares))
-    torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
-    counts = [state["step"] for state in states]
-    roots = torch._foreach_sqrt(squares)
-    torch._foreach_div_(roots, _operands([(1 - beta2**count) ** 0.5 for count in counts], roots))
-    torch._foreach_add_(roots, _operands([group["eps"]] * len(roots), roots))
-    torch._foreach_addcdiv_(parameters, means, roots, [(group["lr"] / (1 - beta1**count)) * -1 for count in counts])
-
-
-def _operands(numbers: list[float], tensors: list[Tensor] | tuple[Tensor, ...]) -> list[Any]:
-    """The operand of each tensor for a ``foreach`` operation, which on the host is slower with numbers than with tensors."""
-    if not tensors[0].is_cpu:
-        return numbers
-    return [_on_host(number, tensor.dtype) for number, tensor in zip(numbers, tensors, strict=True)]
-
-
-@functools.lru_cache(maxsize=64)
-def _on_host(number: float, dtype: torch.dtype) -> Tensor:
-    return torch.tensor(number, dtype=dtype)
 
 
 def parameter_groups(model: Trainable, weight_decay: float, dense_weight_decay: float | None) -> list[dict[str, Any]]:
