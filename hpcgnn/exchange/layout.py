@@ -20,6 +20,7 @@ import torch
 
 from hpcgnn.base.typed import MESSAGE_BITS, QUANTIZED_BITS
 from hpcgnn.kernels.packing import PARAMS_BYTES, payload_bytes
+from hpcgnn.plan.plan import offsets_of, ranges
 
 BLOCK_BYTES = 64
 WIDE_BITS = 16
@@ -94,7 +95,7 @@ def make_layout(counts: np.ndarray, bits: np.ndarray, width: int, wide_from: int
     params, wide_bytes = quantized * PARAMS_BYTES, payload_bytes(wide, WIDE_BITS)
     used = payload + params + quantized * wide_bytes
     blocks = _padded(used, BLOCK_BYTES) // BLOCK_BYTES
-    starts = _starts(blocks) * BLOCK_BYTES
+    starts = offsets_of(blocks)[:-1] * BLOCK_BYTES
     payload_at = starts[peer] + _within(sizes, counts)
     params_at = (starts + payload)[peer] + _within(has_params * PARAMS_BYTES, counts)
     wide_at = (starts + payload + params)[peer] + _within(has_params * wide_bytes, counts)
@@ -111,7 +112,7 @@ def make_layout(counts: np.ndarray, bits: np.ndarray, width: int, wide_from: int
     if wide and has_params.any():
         groups.append(group(WIDE_BITS, np.flatnonzero(has_params), wide_at, slice(width - wide, width)))
     gaps = [(starts + unpadded, starts + payload), (starts + used, starts + blocks * BLOCK_BYTES)]
-    padding = np.concatenate([_ranges(first, last) for first, last in gaps])
+    padding = np.concatenate([ranges(first, last - first) for first, last in gaps])
     return Layout(blocks, tuple(groups), torch.from_numpy(padding))
 
 
@@ -119,21 +120,10 @@ def _padded(sizes: np.ndarray, to: int) -> np.ndarray:
     return -(-sizes // to) * to
 
 
-def _starts(sizes: np.ndarray) -> np.ndarray:
-    return np.cumsum(sizes) - sizes
-
-
-def _ranges(first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """The numbers of all ranges from ``first`` (n,) up to, and without, ``last`` (n,), one range after the other."""
-    lengths = last - first
-    return np.repeat(first - _starts(lengths), lengths) + np.arange(lengths.sum())
-
-
 def _within(sizes: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """(rows,) offset of each row from the first row of its peer, given the sizes of rows and the peers' counts of rows."""
-    ends = np.concatenate(([0], np.cumsum(sizes)))
-    firsts = np.concatenate(([0], np.cumsum(counts)))[:-1]
-    return ends[:-1] - np.repeat(ends[firsts], counts)
+    ends = offsets_of(sizes)
+    return ends[:-1] - np.repeat(ends[offsets_of(counts)[:-1]], counts)
 
 
 class RowBits:
