@@ -163,20 +163,19 @@ class HopSettings:
         most=10_000,
     )
 
+    of_paper: ClassVar[int] = 10
+
     @property
     def num_hops(self) -> int:
-        """``hops``, or the number in the models' papers if ``hops`` is 0."""
-        return self.hops or 10
+        """``hops``, or the number in the model's paper if ``hops`` is 0."""
+        return self.hops or self.of_paper
 
 
 @dataclass(frozen=True)
 class SGCSettings(HopSettings):
     """Settings of SGC, whose paper uses fewer hops."""
 
-    @property
-    def num_hops(self) -> int:
-        """``hops``, or the number in SGC's paper if ``hops`` is 0."""
-        return self.hops or 2
+    of_paper = 2
 
 
 @dataclass(frozen=True)
