@@ -27,9 +27,9 @@ from hpcgnn.nn.attention import NEGATIVE_SLOPE, Heads, WeighingLayer
 from hpcgnn.nn.config import FLOAT32, MAX, MEAN
 from hpcgnn.nn.grouped import block_products
 from hpcgnn.nn.halo import picks
-from hpcgnn.nn.layers import KeyedDropout
+from hpcgnn.nn.layers import KeyedDropout, matrices
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, matmul, operand
-from hpcgnn.nn.relational import TypedEdges, TypedNodes, matrices, products
+from hpcgnn.nn.relational import TypedEdges, TypedNodes, products
 from hpcgnn.plan.plan import offsets_of
 
 

@@ -49,6 +49,14 @@ def xavier(*shape: int) -> torch.nn.Parameter:
     return torch.nn.Parameter(torch.nn.init.xavier_uniform_(torch.empty(*shape)))
 
 
+def matrices(count: int, *shape: int) -> torch.nn.Parameter:
+    """(count, ...) weights, each drawn as by :func:`xavier`."""
+    weight = torch.nn.Parameter(torch.empty(count, *shape))
+    for each in weight.flatten(0, -3).unbind():
+        torch.nn.init.xavier_uniform_(each)
+    return weight
+
+
 def keeps_its_input(_: torch.nn.Module, __: Any) -> bool:
     """The method ``keeps_rows`` of layers that keep one row of a node for gradients, so that backward need not run them again."""
     return True
@@ -252,10 +260,8 @@ class RGCNLayer(BiasedLayer):
         self.aggregator, self.relations, self.compute = aggregator, relations, compute
         if isinstance(aggregator, Aggregator):
             aggregator.row_squares, aggregator.row_squares_change = relations.mean_squares, False
-        matrices, parts = bases or len(relations.sizes), blocks or 1
-        self.weight = torch.nn.Parameter(torch.empty(matrices, parts, in_width // parts, out_width // parts))
-        for matrix in self.weight.view(matrices * parts, in_width // parts, out_width // parts).unbind():
-            torch.nn.init.xavier_uniform_(matrix)
+        parts = blocks or 1
+        self.weight = matrices(bases or len(relations.sizes), parts, in_width // parts, out_width // parts)
         self.mix = xavier(len(relations.sizes), bases) if bases else None
         self.weight_root = xavier(in_width, out_width)
         self.bias = torch.nn.Parameter(torch.zeros(out_width))

@@ -31,7 +31,7 @@ from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.grouped import block_products
 from hpcgnn.nn.halo import Block, cut, edge_ids, picks
 from hpcgnn.nn.int8 import Int8
-from hpcgnn.nn.layers import KeyedDropout, xavier
+from hpcgnn.nn.layers import KeyedDropout, matrices, xavier
 from hpcgnn.nn.linear import Compute
 from hpcgnn.nn.pieces import HaloPieces
 from hpcgnn.plan.plan import offsets_of
@@ -237,14 +237,6 @@ def products(
 ) -> torch.Tensor:
     """(p, F') products of the rows (p, F) of each type, ``sizes`` of them in turn, with the type's weights (R, F, F')."""
     return block_products(rows, weights[:, None], sizes, compute, backend)
-
-
-def matrices(count: int, *shape: int) -> torch.nn.Parameter:
-    """(count, ...) weights, each drawn as by :func:`hpcgnn.nn.layers.xavier`."""
-    weight = torch.nn.Parameter(torch.empty(count, *shape))
-    for each in weight.view(-1, *shape[-2:]).unbind():
-        torch.nn.init.xavier_uniform_(each)
-    return weight
 
 
 def _of_values(layer: RGATLayer | HGTLayer) -> Compute:
