@@ -38,7 +38,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.process import processor
 from hpcgnn.devices import CPU, Device, device_of
 from hpcgnn.kernels import buffers, dense, dense_product, pack_bf16, unpack_bf16
-from hpcgnn.kernels.autograd import layer_product, once_differentiable
+from hpcgnn.kernels.autograd import Gradients, layer_product, recorded
 from hpcgnn.nn.config import AUTO, BF16, COMPUTES, EMULATED, FLOAT32, INT4, INTEGERS, TF32
 from hpcgnn.world import World, raise_on_all_ranks
 
@@ -224,7 +224,7 @@ class Rounded:
         """``x @ weight + bias + plus``, (n, F) times (F, H); differentiable. See :func:`hpcgnn.nn.linear.matmul`."""
         arithmetic = self._arithmetic(weight.shape[0], weight.shape[1], backend)
         if arithmetic == "torch":
-            return sum_of(_Product.apply(self.x, self._by_torch(), weight), bias, plus)
+            return sum_of(_product_by_torch(self.x, self._by_torch(), weight), bias, plus)
         return layer_product(self.x, weight, bias, plus, backend, arithmetic)
 
     def kept(self) -> tuple[list[torch.Tensor], Callable[[Sequence[torch.Tensor]], Rounded]]:
@@ -279,23 +279,20 @@ def pays(
     return min(in_width, out_width) >= narrowest and rows * in_width * out_width >= multiplications
 
 
-class _Product(torch.autograd.Function):
-    """``y = x W``, ``dx = dy Wᵀ``, ``dW = xᵀ dy`` by torch; autograd keeps only the rounded x (n, F) and W (F, H)."""
+def _product_by_torch(x: torch.Tensor, rounded: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """``y = x W``, ``dx = dy Wᵀ``, ``dW = xᵀ dy`` by torch; autograd keeps only the ``rounded`` x (n, F) and W (F, H)."""
 
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, rounded: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def run(ctx: Any, _: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         rounded_weight = pack_bf16(weight)
         ctx.save_for_backward(rounded, rounded_weight)
         return multiply(rounded, rounded_weight)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, torch.Tensor | None]:
-        rounded, rounded_weight = ctx.saved_tensors
-        dy = pack_bf16(gradients[0])
-        dx = multiply(dy, rounded_weight.T) if ctx.needs_input_grad[0] else None
-        dweight = multiply(rounded.T, dy) if ctx.needs_input_grad[2] else None
-        return dx, None, dweight
+    def back(ctx: Any, dy: torch.Tensor) -> Gradients:
+        (rounded, rounded_weight), (needs_x, needs_weight) = ctx.saved_tensors, ctx.needs_input_grad[-2:]
+        dy = pack_bf16(dy)
+        return multiply(dy, rounded_weight.T) if needs_x else None, multiply(rounded.T, dy) if needs_weight else None
+
+    return recorded(run, back, x, weight)
 
 
 def check_compute(compute: str, dtype: torch.dtype, device: Device = CPU) -> None:

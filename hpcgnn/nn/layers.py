@@ -16,7 +16,7 @@ from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, DropoutMask, keyed, spmm
 from hpcgnn.kernels.activation import Shift, activate, activation_kernels, column_sums, drop, relu_backward
 from hpcgnn.kernels.again import is_again, once
-from hpcgnn.kernels.autograd import Gradients, layer_activation, may_overwrite, once_differentiable, recorded, tracked
+from hpcgnn.kernels.autograd import Gradients, layer_activation, may_overwrite, recorded, tracked
 from hpcgnn.kernels.sizes import block_size
 from hpcgnn.nn.activations import Activations
 from hpcgnn.nn.aggregated_product import Order, aggregated_product
@@ -468,7 +468,33 @@ class BatchNorm(torch.nn.Module):
         self.register_buffer("running_var", torch.ones(num_features))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return _BatchNormed.apply(x, self.weight, self.bias, self)
+        """x is kept for backward, and no other (n, F) tensor."""
+        return recorded(self._run, self._back, x, self.weight, self.bias)
+
+    def _run(self, ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        mean, variance, ctx.total = once(lambda: self.moments(x))
+        ctx.mean, ctx.per_std = mean, (variance + self.eps).rsqrt()
+        ctx.save_for_backward(x, weight)
+        return (x - mean.to(x.dtype)).mul_((weight * ctx.per_std).to(x.dtype)).add_(bias)
+
+    def _back(self, ctx: Any, dy: torch.Tensor) -> Gradients:
+        x, weight = ctx.saved_tensors
+        of_bias, backend = column_sums(dy, self.backend), self.backend
+        size = block_size(_ROWS_AT_ONCE, x.shape[0])
+        pairs = zip(x.split(size), dy.split(size), strict=True)
+        mean, nothing = ctx.mean.to(dy.dtype), torch.zeros_like(of_bias)
+        of_weight = ctx.per_std * sum(
+            (column_sums((rows - mean).mul_(given), backend) for rows, given in pairs), nothing
+        )
+        factor = weight * ctx.per_std
+        if not ctx.total:  # the statistics are constants
+            return dy * factor.to(dy.dtype), of_weight.to(dy.dtype), of_bias.to(dy.dtype)
+        # dx = factor * (dy - mean(dy) - x' mean(dy x')) for the normalised x' = (x - mean) / std, with means over all ranks
+        mean_dy, mean_product = sum_over_ranks(torch.stack((of_bias, of_weight)), self.world) / ctx.total
+        slope = -factor * ctx.per_std * mean_product
+        dx = torch.addcmul((-factor * mean_dy - slope * ctx.mean).to(dy.dtype), dy, factor.to(dy.dtype))
+        dx.addcmul_(x, slope.to(dy.dtype))
+        return dx, of_weight.to(dy.dtype), of_bias.to(dy.dtype)
 
     def moments(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
         """(F,) float64 mean and variance of the rows of all ranks, whose running values follow, and the number of rows; outside
@@ -483,35 +509,3 @@ class BatchNorm(torch.nn.Module):
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
         return mean, variance, total
-
-
-class _BatchNormed(torch.autograd.Function):
-    """``(x - mean) / sqrt(variance + eps) * weight + bias``, of which x is kept for backward, and no other (n, F) tensor."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, norm: BatchNorm) -> torch.Tensor:
-        mean, variance, ctx.total = once(lambda: norm.moments(x))
-        ctx.norm, ctx.mean, ctx.per_std = norm, mean, (variance + norm.eps).rsqrt()
-        ctx.save_for_backward(x, weight)
-        return (x - mean.to(x.dtype)).mul_((weight * ctx.per_std).to(x.dtype)).add_(bias)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (x, weight), dy = ctx.saved_tensors, gradients[0]
-        of_bias, backend = column_sums(dy, ctx.norm.backend), ctx.norm.backend
-        size = block_size(_ROWS_AT_ONCE, x.shape[0])
-        pairs = zip(x.split(size), dy.split(size), strict=True)
-        mean, nothing = ctx.mean.to(dy.dtype), torch.zeros_like(of_bias)
-        of_weight = ctx.per_std * sum(
-            (column_sums((rows - mean).mul_(given), backend) for rows, given in pairs), nothing
-        )
-        factor = weight * ctx.per_std
-        if not ctx.total:  # the statistics are constants
-            return dy * factor.to(dy.dtype), of_weight.to(dy.dtype), of_bias.to(dy.dtype), None
-        # dx = factor * (dy - mean(dy) - x' mean(dy x')) for the normalised x' = (x - mean) / std, with means over all ranks
-        mean_dy, mean_product = sum_over_ranks(torch.stack((of_bias, of_weight)), ctx.norm.world) / ctx.total
-        slope = -factor * ctx.per_std * mean_product
-        dx = torch.addcmul((-factor * mean_dy - slope * ctx.mean).to(dy.dtype), dy, factor.to(dy.dtype))
-        dx.addcmul_(x, slope.to(dy.dtype))
-        return dx, of_weight.to(dy.dtype), of_bias.to(dy.dtype), None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.exchange.mailbox import Message
-from hpcgnn.kernels.autograd import once_differentiable, tracked
+from hpcgnn.kernels.autograd import Gradients, recorded, tracked
 from hpcgnn.kernels.sizes import block_size
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.int8 import Int8
@@ -27,10 +27,25 @@ def sums_with_own(aggregator: Aggregator, x: Tensor, factor: Tensor, compute: Co
     For the gradient of the factor, a sum over all values, x is kept; or its 8-bit integers if A is applied to them: their
     rounding errors have mean 0.
     """
-    if tracked(x, factor):
-        found: Tensor = _SumsWithOwn.apply(x, factor, aggregator, compute)
-        return found
-    return _finished(aggregator, aggregator.start_step(x), x, factor)
+    if not tracked(x, factor):
+        return _finished(aggregator, aggregator.start_step(x), x, factor)
+
+    def run(ctx: Any, x: Tensor, factor: Tensor) -> Tensor:
+        z = _finished(aggregator, aggregator.start_step(x), x, factor)
+        rows = compute.quantizer.known(x) if isinstance(compute, Int8) else None
+        ctx.save_for_backward(factor, *((x,) if rows is None else (rows.codes, rows.scale)))
+        return z
+
+    def back(ctx: Any, dz: Tensor) -> Gradients:
+        (factor, *kept), (needs_x, needs_factor) = ctx.saved_tensors, ctx.needs_input_grad[-2:]
+        dz, reverse, dx = dz.contiguous(), aggregator.reverse, None
+        under_way = reverse.start_step(dz) if needs_x else None
+        dfactor = _product(kept, dz).to(dz.dtype).view(1) if needs_factor else None  # while gradients travel
+        if under_way is not None:
+            dx = _finished(reverse, under_way, dz, factor)
+        return dx, dfactor
+
+    return recorded(run, back, x, factor)
 
 
 def _finished(aggregator: Aggregator, under_way: tuple[Any, Message], x: Tensor, factor: Tensor) -> Tensor:
@@ -39,27 +54,6 @@ def _finished(aggregator: Aggregator, under_way: tuple[Any, Message], x: Tensor,
     for sums, rows in zip(z.split(size), x.split(size), strict=True):
         sums.add_(factor * rows)
     return z
-
-
-class _SumsWithOwn(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: Tensor, aggregator: Aggregator, compute: Compute) -> Tensor:
-        z = _finished(aggregator, aggregator.start_step(x), x, factor)
-        rows = compute.quantizer.known(x) if isinstance(compute, Int8) else None
-        ctx.aggregator = aggregator
-        ctx.save_for_backward(factor, *((x,) if rows is None else (rows.codes, rows.scale)))
-        return z
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        factor, *kept = ctx.saved_tensors
-        dz, reverse, dx = gradients[0].contiguous(), ctx.aggregator.reverse, None
-        under_way = reverse.start_step(dz) if ctx.needs_input_grad[0] else None
-        dfactor = _product(kept, dz).to(dz.dtype).view(1) if ctx.needs_input_grad[1] else None  # while gradients travel
-        if under_way is not None:
-            dx = _finished(reverse, under_way, dz, factor)
-        return dx, dfactor, None, None
 
 
 def _product(kept: Sequence[Tensor], dz: Tensor) -> Tensor:

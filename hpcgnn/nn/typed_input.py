@@ -18,7 +18,7 @@ from hpcgnn.data.schema import GraphMeta
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, dense, keyed, spmm
-from hpcgnn.kernels.autograd import once_differentiable
+from hpcgnn.kernels.autograd import Gradients, recorded
 from hpcgnn.nn.config import FLOAT32, ModelConfig
 from hpcgnn.nn.layers import xavier
 from hpcgnn.nn.linear import Compute, Given, matmul, operand
@@ -66,16 +66,14 @@ class TypedInput(torch.nn.Module):
         if self.weight is None:
             return h
         if isinstance(x, FeaturesByType):
-            return _AddProducts.apply(h, self.weight, x, self.backend)
+            return _add_products(h, self.weight, x, self.backend)
         return matmul(operand(x, self.compute), self.weight, self.backend, plus=h)
 
 
-class _AddProducts(torch.autograd.Function):
+def _add_products(h: torch.Tensor, weight: torch.Tensor, x: FeaturesByType, backend: str) -> torch.Tensor:
     """``h`` (n, H), with the product of each type's features and its rows of W (F, H) added in its memory."""
 
-    @staticmethod
-    def forward(ctx: Any, h: torch.Tensor, weight: torch.Tensor, x: FeaturesByType, backend: str) -> torch.Tensor:
-        ctx.x, ctx.backend = x, backend
+    def run(ctx: Any, h: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         ctx.mark_dirty(h)
         for place, block, first in zip(x.places, x.blocks, x.first_columns, strict=True):
             own, kernels = weight[first : first + block.shape[1]], dense.kernels_for(block, backend)
@@ -85,15 +83,14 @@ class _AddProducts(torch.autograd.Function):
                 h.index_add_(0, place, dense.run_product(kernels, block, own, None, None, FLOAT32))
         return h
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (dh,), x = gradients, ctx.x
+    def back(_: Any, dh: torch.Tensor) -> Gradients:
         of_types = [
-            dense.run_weight_gradient(dense.kernels_for(block, ctx.backend), block, dh[place])[0]
+            dense.run_weight_gradient(dense.kernels_for(block, backend), block, dh[place])[0]
             for place, block in zip(x.places, x.blocks, strict=True)
         ]
-        return dh, torch.cat(of_types), None, None
+        return dh, torch.cat(of_types)
+
+    return recorded(run, back, h, weight)
 
 
 def has_input_layer(config: ModelConfig, graph: LocalGraph) -> bool:

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.autograd.function import once_differentiable
 
 from hpcgnn.base.host import index_array
 from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, keyed
+from hpcgnn.kernels.autograd import Gradients, recorded
 from hpcgnn.plan.plan import offsets_of
 from hpcgnn.plan.relations import RelationRows
 from hpcgnn.train.config import LinkConfig
@@ -155,29 +155,25 @@ class NegativeSampler:
         return kinds + self._kinds.size * (keyed.draws(hashes, columns).astype(np.int64) % slots)
 
 
-class _PoolRows(torch.autograd.Function):
-    """The rows of a pool on all ranks, as a sum. In backward, gradients are summed, and each rank takes those of its own rows."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, negatives: Negatives, messages: Messages) -> torch.Tensor:
-        ctx.negatives, ctx.messages, ctx.num_rows = negatives, messages, x.shape[0]
-        rows = x.new_zeros(negatives.of_targets.num_cols, x.shape[1])
-        rows[negatives.slots] = x[negatives.owned]
-        messages.world.meet()
-        with messages.timings.measure("synchronisation_seconds"):
-            return messages.world.allreduce(rows, what="a pool of nodes")
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        ctx.messages.world.meet()
-        with ctx.messages.timings.measure("synchronisation_seconds"):
-            summed = ctx.messages.world.allreduce(gradients[0], what="gradients of a pool of nodes")
-        rows = summed.new_zeros(ctx.num_rows, summed.shape[1])
-        return rows.index_add_(0, ctx.negatives.owned, summed[ctx.negatives.slots]), None, None
-
-
 def pool_rows(x: torch.Tensor, negatives: Negatives, messages: Messages) -> torch.Tensor:
     """The (M, F) rows of all nodes of a pool, on all ranks, from the (n, F) rows ``x`` of owned nodes; they are never quantized.
-    Takes O(M F) memory and bytes. Collective, also backward."""
-    return _PoolRows.apply(x, negatives, messages)
+    Takes O(M F) memory and bytes. In backward, gradients are summed, and each rank takes those of its own rows. Collective, also
+    backward."""
+    num_rows = x.shape[0]
+
+    def summed(rows: torch.Tensor, what: str) -> torch.Tensor:
+        messages.world.meet()
+        with messages.timings.measure("synchronisation_seconds"):
+            return messages.world.allreduce(rows, what=what)
+
+    def run(_: Any, x: torch.Tensor) -> torch.Tensor:
+        rows = x.new_zeros(negatives.of_targets.num_cols, x.shape[1])
+        rows[negatives.slots] = x[negatives.owned]
+        return summed(rows, "a pool of nodes")
+
+    def back(_: Any, dy: torch.Tensor) -> Gradients:
+        of_pool = summed(dy, "gradients of a pool of nodes")
+        rows = of_pool.new_zeros(num_rows, of_pool.shape[1])
+        return (rows.index_add_(0, negatives.owned, of_pool[negatives.slots]),)
+
+    return recorded(run, back, x)

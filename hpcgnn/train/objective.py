@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values, index_array
 from hpcgnn.kernels import buffers
-from hpcgnn.kernels.autograd import once_differentiable
+from hpcgnn.kernels.autograd import Gradients, recorded
 from hpcgnn.kernels.sizes import block_size, scaled
 from hpcgnn.train.config import BALANCED, NO_WEIGHTS
 from hpcgnn.world import World, raise_on_all_ranks
@@ -44,18 +44,15 @@ def loss_sum(
 
     if scores.nbytes < scaled(buffers.LEAST_BYTES):  # several matrices of this size may exist
         return of_rows(scores.index_select(0, nodes), nodes)
-    found: torch.Tensor = _SumOverBlocks.apply(scores, nodes, of_rows)
-    return found
+    return _sum_over_blocks(scores, nodes, of_rows)
 
 
-class _SumOverBlocks(torch.autograd.Function):
+def _sum_over_blocks(scores: torch.Tensor, nodes: torch.Tensor, of_rows: Callable[..., torch.Tensor]) -> torch.Tensor:
     """The sum of ``of_rows(scores[rows], rows)`` over blocks of the rows ``nodes`` (m,) int64. Forward makes the gradient by
     blocks, too, and keeps nothing else: several (m, C) matrices would exist otherwise."""
+    num_rows = scores.shape[0]
 
-    @staticmethod
-    def forward(
-        ctx: Any, scores: torch.Tensor, nodes: torch.Tensor, of_rows: Callable[..., torch.Tensor]
-    ) -> torch.Tensor:
+    def run(ctx: Any, scores: torch.Tensor) -> torch.Tensor:
         scores, total = scores.detach(), scores.new_zeros(())
         made = buffers.empty(nodes.numel(), scores.shape[1], scores.dtype, scores.device)
         for rows, of_scores in _blocks(nodes, made):
@@ -65,17 +62,16 @@ class _SumOverBlocks(torch.autograd.Function):
                 of_scores.copy_(torch.autograd.grad(loss, learned)[0])
             total += loss.detach()
         ctx.save_for_backward(nodes, made)
-        ctx.num_rows = scores.shape[0]
         return total
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def back(ctx: Any, dy: torch.Tensor) -> Gradients:
         nodes, made = ctx.saved_tensors
-        out = buffers.empty(ctx.num_rows, made.shape[1], made.dtype, made.device).zero_()
+        out = buffers.empty(num_rows, made.shape[1], made.dtype, made.device).zero_()
         for rows, of_scores in _blocks(nodes, made):
-            out.index_add_(0, rows, of_scores * gradients[0])
-        return out, None, None
+            out.index_add_(0, rows, of_scores * dy)
+        return (out,)
+
+    return recorded(run, back, scores)
 
 
 def _blocks(nodes: torch.Tensor, values: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
