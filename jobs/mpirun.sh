@@ -31,6 +31,18 @@ usage() {
 
 [[ $# -eq 0 ]] || { usage; [[ $1 == -h ]]; exit; }
 
+# Arithmetic of the shell runs a command that stands in place of a number.
+check_numbers() { # the smallest value, and the names of settings
+    local name least=$1
+    for name in "${@:2}"; do
+        if [[ ! ${!name:-1} =~ ^(0|[1-9][0-9]{0,8})$ ]] || ((${!name:-1} < least)); then
+            printf '%s: %s is %q: set it to a whole number from %s on\n' "$0" "$name" "${!name}" "$least" >&2
+            exit 2
+        fi
+    done
+}
+check_numbers 1 RANKS RANKS_PER_NODE PARTITION_RANKS
+
 # Commands must not take a folder whose name begins with a hyphen for an option.
 [[ $DATA != -* ]] || DATA=./$DATA
 [[ $RUN != -* ]] || RUN=./$RUN

@@ -210,6 +210,28 @@ def test_mpirun_job_takes_no_name_for_an_option(
     assert not list(tmp_path.rglob("marker"))
 
 
+OF_SLURM = {"SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"}
+
+
+@pytest.mark.parametrize(
+    ("script", "name", "set_before"),
+    [
+        *((MPIRUN_JOB, name, {}) for name in ("RANKS", "RANKS_PER_NODE", "PARTITION_RANKS")),
+        *((SBATCH, name, OF_SLURM) for name in ("RANKS", "THREADS", "PARTITION_RANKS", "SLURM_NTASKS_PER_NODE",
+                                                "MAX_RESTARTS", "SLURM_RESTART_COUNT", "SLURM_ARRAY_TASK_ID")),
+    ],
+)  # fmt: skip
+def test_a_job_runs_nothing_in_place_of_a_number(script: Path, name: str, set_before: dict, tmp_path: Path) -> None:
+    """Arithmetic of the shell runs commands in an index of an array. "08" would be an octal number, and 0 divides."""
+    for wrong in (f"PATH[$(touch {tmp_path}/marker)]", "4 ranks", "-1", "08", "1e3", "9" * 30):
+        run = {**os.environ, "DATA": "data", "RUN": "run", "STUDY": "study", "KEYS": "keys", **set_before, name: wrong}
+        ended = subprocess.run(["bash", script], env=run, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ended.returncode == 2, ended.stderr
+        assert re.search(rf"{script.name}: {name} is .*: set it to a whole number from [01] on\n$", ended.stderr)
+        assert ended.stderr.count("\n") == 1
+        assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.mpi
 @pytest.mark.launches
 def test_mpirun_job_gives_each_rank_its_cores(settings: dict[str, str], tmp_path: Path) -> None:
