@@ -281,13 +281,13 @@ def _offsets(count: int, total: int, rows: str) -> Rule:
     return Rule((count + 1,), np.dtype(np.int64), rows, high=total, step=0, ends=(0, total))
 
 
-_FEW_CLASSES = 1000  # up to this number, a graph may have more classes than nodes
+FEW_CLASSES = 1000  # up to this number, a graph may have more classes than nodes
 
 
 def counts_problem(meta: GraphMeta, file_bytes: int) -> str:
     """A phrase if a count that is no length of an array is too large for the file, as models allocate as many columns; else
     ""."""
-    if meta.task == SINGLE_LABEL and meta.num_classes > max(meta.num_nodes, _FEW_CLASSES):
+    if meta.task == SINGLE_LABEL and meta.num_classes > max(meta.num_nodes, FEW_CLASSES):
         return f"num_classes is {meta.num_classes} for {meta.num_nodes} nodes"
     if meta.task == NO_TASK and meta.num_classes:
         return f"num_classes is {meta.num_classes} without labels"

@@ -199,7 +199,7 @@ def _write(
     kept = {dataset: each for dataset, each in own_names.items() if dataset != names.CLASSES or options.labels is None}
     schema = {**layout(graph_rules(meta)), **names.layout(kept)}
     offsets = h5.create(path, schema, h5.new_header(GRAPH_KIND, GRAPH_VERSION) | meta.attributes())
-    checker = NodeChecker(where, meta.task, meta.num_classes, may_miss_classes=options.labels is not None)
+    checker = NodeChecker(where, meta.task, meta.num_classes)
     with LocalFile(path) as sink, progress("nodes", meta.num_nodes) as advance:
         writer = h5.SlabWriter(sink, offsets, schema)
         for name, spool in (("indptr", edges.indptr), ("indices", edges.indices)):

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.base.errors import HpcgnnError
-from hpcgnn.data.schema import MASKS, MULTI_LABEL, NO_TASK, REGRESSION, SINGLE_LABEL
+from hpcgnn.data.schema import FEW_CLASSES, MASKS, MULTI_LABEL, NO_TASK, REGRESSION, SINGLE_LABEL
 
 # A model has a row of weights for each column, so the number of columns must fit the values, and not only be claimed.
 _COLUMNS_PER_VALUE, _ALWAYS_COLUMNS = 8, 1 << 16
@@ -102,7 +102,7 @@ def label_array(
         y = np.where(np.isnan(y), -1 if y.ndim == 1 else 0, y)
     if y.ndim == 1:
         classes = max(int(y.max()) + 1, 0) if y.size else 0
-        if classes > y.size:  # memory grows with the number of classes
+        if classes > max(y.size, FEW_CLASSES):  # memory grows with the number of classes
             raise HpcgnnError(
                 f"{where}: y of node {int(y.argmax())} is {classes - 1}, but there are only {y.size:,} nodes: number the classes "
                 f"from 0 without gaps; {_IF_REAL}"
@@ -255,10 +255,8 @@ def mask_of(numbers: np.ndarray, name: str, num_nodes: int, where: str) -> np.nd
 class NodeChecker:
     """Checks nodes piece by piece, in order. Raises :class:`HpcgnnError` for values with which no model can be trained."""
 
-    def __init__(self, where: str, task: str, num_classes: int, *, may_miss_classes: bool = False) -> None:
-        """may_miss_classes: a class without a node is no mistake, as in multi-label graphs and for random labels."""
+    def __init__(self, where: str, task: str, num_classes: int) -> None:
         self._where, self._task = where, task
-        self._may_miss_classes = may_miss_classes or task != SINGLE_LABEL
         self._in_graph = np.zeros(num_classes, np.int64)
         self._in_training = np.zeros(num_classes, np.int64)
         self._labelled_in_training = 0
@@ -315,13 +313,9 @@ class NodeChecker:
         self._labelled_in_training += int(has_label[training].sum())
 
     def finish(self, has_masks: bool) -> list[str]:
-        """Raise HpcgnnError for a class that never appears, and for a split without training nodes; return notes for users."""
+        """Raise HpcgnnError for a split without training nodes; return notes for users, also about classes without a node, as a
+        part of a graph has them."""
         missing = np.flatnonzero(self._in_graph == 0)
-        if missing.size and not self._may_miss_classes:
-            raise HpcgnnError(
-                f"{self._where}: class {missing[0]} of {self._in_graph.size} never appears in y: "
-                "number the classes from 0 without gaps, or say --labels real if they are targets of regression"
-            )
         if has_masks and self._labelled_in_training == 0:
             raise HpcgnnError(f"{self._where}: train_mask selects no labelled node: make another split with --split")
         untrained = np.flatnonzero(self._in_training == 0) if has_masks else missing
@@ -330,7 +324,9 @@ class NodeChecker:
         some = ", ".join(map(str, untrained[:5].tolist())) + (", ..." if untrained.size > 5 else "")
         has_none = "have no training node, and cannot be learned" if has_masks else "have no node"
         things = "targets" if self._task == REGRESSION else "classes"
-        return [f"{untrained.size} of {self._in_graph.size} {things} {has_none}: {some}"]
+        told = f"{untrained.size} of {self._in_graph.size} {things} {has_none}: {some}"
+        advice = "never appear in y: number classes from 0, or say --labels real if they are targets of regression"
+        return [f"{told}; {missing.size} {advice}" if missing.size and self._task == SINGLE_LABEL else told]
 
     def _per_class(self, y: np.ndarray) -> np.ndarray:
         if y.dtype.kind == "f":

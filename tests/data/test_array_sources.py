@@ -238,6 +238,7 @@ NOTES = {
     f"1 of 3 classes {UNTRAINED}: 1": {"y": SEVERAL},
     "1 of 3 classes have no node: 1": {"y": SEVERAL, **NO_MASKS},
     f"1 of 3 classes {UNTRAINED}: 2": {"train_mask": np.arange(6) < 2},
+    "2 of 4 classes have no node: 0, 2; 2 never appear in y": {"y": np.array([1, 3, 1, 3, -1, 1]), **NO_MASKS},
 }
 
 

@@ -61,6 +61,24 @@ def test_what_pyg_data_may_not_be(tmp_path, changes, sentence):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_part_of_a_graph_keeps_the_numbers_of_its_classes(tmp_path):
+    """As in PyG, whose data sets give a part of a graph the classes of the whole, also more of them than nodes."""
+    y, note = torch.tensor([5, 39, 5, 2, 39, -1]), "38 of 40 classes have no training node, and cannot be learned: 0,"
+    written = hpcgnn.from_pyg(SimpleNamespace(**small_graph(y=y)), tmp_path / "g.h5")
+    assert [note in each and "; 37 never appear in y" in each for each in written.notes] == [True]
+    assert read(tmp_path / "g.h5")[3].tolist() == y.tolist()
+    networkx = require_module("networkx")
+    graph = networkx.path_graph(6)
+    networkx.set_node_attributes(graph, dict(enumerate(y.tolist())), "y")
+    (told,) = hpcgnn.from_networkx(graph, tmp_path / "nx.h5").notes
+    assert told.startswith("37 of 40 classes have no node: 0, 1, 3, 4, 6, ...; 37 never appear in y")
+    data = require_module("torch_geometric.data").HeteroData()
+    data["paper"].num_nodes, data["paper"].y, data["venue"].num_nodes = 6, y, 2
+    data["paper", "in", "venue"].edge_index = torch.tensor([[0, 3], [1, 0]])
+    meta = hpcgnn.from_pyg(data, tmp_path / "typed.h5").meta
+    assert [each.classes for each in meta.node_types] == [40, 0]
+
+
 GRAPH = Path(__file__).parent / "graph-version-3.h5"
 
 
