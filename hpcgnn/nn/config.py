@@ -314,7 +314,8 @@ class ModelConfig(Composed):
         model: name of the model, ``sage`` by default; ``hpcgnn train --help`` lists all.
         hidden: number of columns of the hidden layers; with attention, of all heads together.
         input_dropout: dropout rate of the input features, in [0, 1).
-        embed: types of nodes that have a learned row each, with commas between, or ``all``; none by default.
+        embed: types of nodes that have a learned row each, with commas between, or ``all``; none by default. A name with a comma
+            is in double quotes.
         label_inputs: whether labels are inputs beside the features, as label propagation needs.
         decoder: ``dot`` or ``mlp`` for a model that scores links from embeddings of ``hidden`` columns; ``distmult`` or
             ``transe`` for one that also learns a vector for each type of edges; ``none`` for a model of classes.
@@ -336,7 +337,8 @@ class ModelConfig(Composed):
     embed: str = setting(
         "",
         "Types of nodes that have a learned row each, an embedding, which is added to their features, or takes the place of "
-        "features: names with commas between, or all. Only the rank that owns a node holds its row.",
+        "features: names with commas between (those with a comma in double quotes), or all. Only the rank that owns a node holds "
+        "its row.",
         metavar="TYPE,...",
     )
     label_inputs: bool = setting(False, name="")

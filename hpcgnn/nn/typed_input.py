@@ -7,6 +7,7 @@ together are one matrix W. Sparse x give one product, dense ones a product for e
 
 from __future__ import annotations
 
+import csv
 from typing import Any
 
 import numpy as np
@@ -99,18 +100,22 @@ def has_input_layer(config: ModelConfig, graph: LocalGraph) -> bool:
 
 
 def embedded_types(meta: GraphMeta, embed: str, where: str) -> list[int]:
-    """The numbers of the types that ``--embed`` names: some types with commas between, ``all``, or "" for none. A graph without
-    types has one, 0. Raises HpcgnnError for other names."""
+    """The numbers of the types that ``--embed`` names: some types with commas between, as in a line of csv, ``all``, or "" for
+    none. A graph without types has one, 0. Raises HpcgnnError for other names."""
     if not embed:
         return []
     names = [each.name for each in meta.node_types]
     if embed == ALL:
         return list(range(max(len(names), 1)))
-    unknown = [name for name in embed.split(",") if name not in names]
-    if unknown:
-        has = f"it has {', '.join(names)}, or all" if names else "its nodes have no types: say all"
+    try:
+        chosen = next(csv.reader([embed]))
+    except csv.Error:  # of a line break
+        chosen = [embed]
+    if unknown := [name for name in chosen if name not in names]:
+        told = [f'"{name}"' if "," in name else name for name in names]
+        has = f"it has {', '.join(told)}, or all" if names else "its nodes have no types: say all"
         raise HpcgnnError(f"--embed: {where} has no type of nodes {unknown[0]!r}; {has}")
-    return [number for number, name in enumerate(names) if name in embed.split(",")]
+    return [number for number, name in enumerate(names) if name in chosen]
 
 
 def initial_rows(ids: np.ndarray, width: int, seed: int) -> torch.Tensor:

@@ -16,6 +16,8 @@ from virtual_clusters import hpcgnn as hpcgnn_command
 
 import hpcgnn
 from hpcgnn import HpcgnnError
+from hpcgnn.data.schema import GraphMeta, NodeType
+from hpcgnn.nn.typed_input import embedded_types
 from hpcgnn.train.run_folder import RunFolder
 from hpcgnn.world.thread_world import on_threads
 
@@ -71,6 +73,20 @@ def test_types_that_are_not_there_are_refused(tmp_path: Path, embed: str, target
 
     with pytest.raises(HpcgnnError, match=sentence):
         on_threads(2, program)
+
+
+@pytest.mark.parametrize(("embed", "numbers"), [
+    ("a,b", [0, 1]), ('"a,b"', [2]), ('c,"a,b",a', [0, 2, 3]), ('"""x"""', [4]), ("all", [0, 1, 2, 3, 4]),
+    ("c,a\nb", None), ('"a,b,c', None),
+])  # fmt: skip
+def test_a_type_whose_name_has_a_comma(embed: str, numbers: list[int] | None) -> None:
+    types = tuple(NodeType(name, 1) for name in ("a", "b", "a,b", "c", '"x"'))
+    meta = GraphMeta(num_nodes=5, num_edges=0, node_types=types)
+    if numbers is not None:
+        assert embedded_types(meta, embed, "g.h5") == numbers
+        return
+    with pytest.raises(HpcgnnError, match='it has a, b, "a,b", c, "x", or all'):
+        embedded_types(meta, embed, "g.h5")
 
 
 def test_the_command_trains_and_predicts_on_a_graph_with_types(tmp_path: Path) -> None:
