@@ -7,8 +7,10 @@ answers to each, C questions of a chunk, F columns of embeddings, n owned nodes.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,9 @@ from hpcgnn.train.ranking import BLOCK, CHUNK, Completions, filled
 from hpcgnn.world import raise_on_all_ranks
 
 _NAMES_AT_A_TIME = 1 << 16
+# Matches before a name that a spreadsheet runs, also with full-width signs (OWASP, "CSV injection"), which a number is not; and
+# before its apostrophes, so that reading finds each name again.
+_FORMULA = r"(?='*(?![+-]?[0-9.]+(e[+-]?[0-9]+)?\Z)[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20])"
 
 
 @dataclass(frozen=True)
@@ -45,12 +50,14 @@ class Questions:
 
 def read_questions(graph: LocalGraph, path: Path) -> Questions:
     """The questions of a csv file without a header: in each line a head, and in a graph with types of edges also a type. Both are
-    names or, where the graph has none, numbers. Takes O(Q) memory on each rank. Collective. Raises HpcgnnError."""
+    names or, where the graph has none, numbers; the apostrophe of :func:`write_answers` is left out. Takes O(Q) memory on each
+    rank. Collective. Raises HpcgnnError."""
     columns = 2 if graph.meta.num_edge_types else 1
     with raise_on_all_ranks(graph.world, f"read {path}"):
         with reading(path, "questions"), open_text(existing_file(str(path), "questions")) as lines:
             try:
-                texts = [[word.strip() for word in line] for line in csv.reader(lines, skipinitialspace=True) if line]
+                read = csv.reader(lines, skipinitialspace=True)
+                texts = [[re.sub(rf"\A'{_FORMULA}", "", word.strip()) for word in line] for line in read if line]
             except csv.Error as error:
                 raise HpcgnnError(f"{path} cannot be read as questions: {error}") from error
         for line in texts:
@@ -188,14 +195,15 @@ def write_answers(
     inputs: Iterable[Path] = (),
 ) -> None:  # fmt: skip
     """Write a csv file with a line for each answer: the words of the question, the answer's name, or its number where the graph
-    has no names, and its score. Rank 0 writes. Collective."""
+    has no names, and its score. A name that a spreadsheet would run begins with an apostrophe. Rank 0 writes. Collective."""
     with raise_on_all_ranks(graph.world, f"write {path}"):
         if graph.world.rank:
             return
         there = np.unique(answers[0][answers[0] >= 0])
         with PartsFile(graph.path) as parts:
             told = names.read(parts, names.NODES, there) or list(map(str, there.tolist()))
-        name = dict(zip(there.tolist(), told, strict=True))
+        as_text = partial(re.compile(rf"\A{_FORMULA}").sub, "'")
+        name = dict(zip(there.tolist(), map(as_text, told), strict=True))
         columns = ["head", "relation"][: 1 + (graph.meta.num_edge_types > 0)]
         with (
             whole_file.replacing(path, force=force, inputs=[graph.path, *inputs]) as temporary,
@@ -205,4 +213,4 @@ def write_answers(
             lines.writerow([*columns, "tail", "score"])
             for words, ids, scores in zip(asked.texts, *(each.tolist() for each in answers), strict=True):
                 best = zip(ids, scores, strict=True)
-                lines.writerows([*words, name[node], f"{score:.6g}"] for node, score in best if node >= 0)
+                lines.writerows([*map(as_text, words), name[node], f"{score:.6g}"] for node, score in best if node >= 0)

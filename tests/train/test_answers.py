@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import small_graphs
@@ -167,6 +169,32 @@ def test_questions_and_answers_have_names(named, tmp_path, ranks):
         [*words, names[node]] for words, row in zip(read.texts, ids, strict=True) for node in row
     ]
     assert [float(line[3]) for line in lines] == pytest.approx(scores.ravel(), rel=1e-5)
+
+
+FORMULAS = ["\rreturn", "=1+1", "+cmd|x", "-2+3", "@SUM(1,2)", "\ttab", "'=x", "''-y", "-", "-1e", "\uff1d1"]
+HARMLESS = ["a=1", "-5", "+3.25", "-1e-05", "'s-Hertogenbosch", "'-5", "x"]
+
+
+def test_no_name_is_a_formula_of_a_spreadsheet(named, tmp_path):
+    """It gets an apostrophe in answers, which questions leave out. Numbers and scores stay numbers."""
+    parts, out = Path(shutil.copy(named[0], tmp_path / "parts.h5")), tmp_path / "answers.csv"
+    with h5py.File(parts, "r+") as file:
+        nodes = [*FORMULAS, *HARMLESS, *NAMES[18:]]
+        for dataset, told in (("nodes/names", nodes), ("edges/type_names", ["=a", "b", "-7"])):
+            del file[dataset], file[f"{dataset}_indptr"]
+            file[dataset] = np.frombuffer("".join(told).encode(), np.uint8)
+            file[f"{dataset}_indptr"] = np.cumsum([0, *(len(name.encode()) for name in told)])
+    graph = hpcgnn.load(parts, one_rank(), any_ranks=True)
+    nodes = np.arange(18)
+    asked = Questions([(name, "=a") for name in [*FORMULAS, *HARMLESS]], nodes, np.zeros(18, np.int64))
+    write_answers(graph, asked, (nodes[::-1, None], np.full((18, 1), -0.25)), out)
+    with out.open(newline="") as file:
+        _, *lines = csv.reader(file)
+    as_text = [*(f"'{name}" for name in FORMULAS), *HARMLESS]
+    assert lines == [[*each, "-0.25"] for each in zip(as_text, ["'=a"] * 18, as_text[::-1], strict=True)]
+    with (tmp_path / "questions.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(line[:2] for line in lines[1:])  # a carriage return is a line break in questions
+    assert read_questions(graph, tmp_path / "questions.csv").heads.tolist() == nodes[1:].tolist()
 
 
 @pytest.mark.parametrize(
