@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from hpcgnn.base.arguments import HOST_DEVICE, check_choice, check_device, check_path, check_world
-from hpcgnn.base.errors import HpcgnnError, WrongValueError
+from hpcgnn.base.errors import HpcgnnError, WrongValueError, nearest
 from hpcgnn.base.host import host_values, index_array
 from hpcgnn.data import plan_store
 from hpcgnn.data.graph_file import PartsFile, TypeRows
@@ -38,6 +39,15 @@ if TYPE_CHECKING:
 AnyFeatures = torch.Tensor | Csr | FeaturesByType | FeaturesOnDisk | None
 
 
+def _mask(name: str) -> property:
+    def of(graph: LocalGraph) -> torch.Tensor:
+        if name not in graph.masks:
+            raise AttributeError(f"{graph.path} has no {name}: convert the graph with --split", name=name)
+        return graph.masks[name]
+
+    return property(of)
+
+
 @dataclass
 class LocalGraph(OfRanks):
     """One rank's part of a partitioned graph: its nodes, their features and labels, and the edges that end at them.
@@ -58,6 +68,9 @@ class LocalGraph(OfRanks):
         y: (n,) int64 with -1 for no label, or (n, C) uint8; (n,) or (n, K) float32 targets of regression, with NaN for none; None
             without labels.
         masks: (n,) bool each, by the names ``train_mask``, ``val_mask`` and ``test_mask``; empty without a split.
+        train_mask, val_mask, test_mask: those of ``masks``; AttributeError without a split.
+        num_features, num_classes: F and C. num_edges: e, the edges that end on this rank, as ``num_nodes`` is n; ``meta`` has the
+            counts of the whole graph.
         original_ids: (n,) int64, the numbers that the nodes had when the graph was converted.
         indptr: (n + 1,) int64, this rank's range of the whole graph's CSR by destination; it begins at the first of its
             edges.
@@ -93,6 +106,20 @@ class LocalGraph(OfRanks):
     _edge_index_dict: dict[EdgeKey, torch.Tensor] | None = field(default=None, init=False, repr=False)
     data: dict[str, str] = field(default_factory=dict)
     stored_edges: range | np.ndarray = range(0)
+    train_mask, val_mask, test_mask = map(_mask, MASKS)
+    num_features, num_classes = (property(attrgetter(f"meta.num_{what}")) for what in ("features", "classes"))
+    num_edges = property(attrgetter("indices.size"))
+
+    if not TYPE_CHECKING:  # mypy would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """The error for a name that the graph does not have, or the AttributeError that a property has raised."""
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)
+            near = nearest(name, [each for each in dir(self) if not each.startswith("_")])
+            raise AttributeError(
+                f"a graph has no attribute {name!r}" + f"; did you mean {near}?" * bool(near), name=name
+            )
 
     @property
     def num_nodes(self) -> int:

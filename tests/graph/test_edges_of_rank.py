@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import torch_geometric.nn as pyg
 from torch import nn
 
 import hpcgnn
+from hpcgnn import HpcgnnError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.world.thread_world import on_threads
 
@@ -61,6 +64,41 @@ def test_features_of_edges_from_a_table_of_ones_own(tmp_path: Path) -> None:
     wanted = plain(torch.from_numpy(ARRAYS.x).double(), EDGES, weight, attributes(EDGES[0] * NODES + EDGES[1])).detach()
     for ids, scores in on_parts(tmp_path, "degree", use):
         torch.testing.assert_close(scores, wanted[ids])
+
+
+def test_names_that_pyg_has(tmp_path: Path) -> None:
+    def use(graph: LocalGraph) -> int:
+        for mask in ("train_mask", "val_mask", "test_mask"):
+            assert getattr(graph, mask) is graph.masks[mask]
+            with pytest.raises(AttributeError):  # trainers would not see it
+                setattr(graph, mask, graph.masks[mask])
+        assert (graph.num_features, graph.num_classes) == (WIDTH, graph.meta.num_classes)
+        assert graph.num_edges == graph.edge_index.shape[1] == graph.edge_weight.numel()
+        for wrong, near in (
+            ("train_maks", "train_mask"),
+            ("num_node_features", "num_features"),
+            ("edge_weights", "edge_weight"),
+        ):
+            with pytest.raises(AttributeError, match=f"^a graph has no attribute '{wrong}'; did you mean {near}.$"):
+                getattr(graph, wrong)
+        with pytest.raises(AttributeError, match=r"^a graph has no attribute 'zzz'$"):
+            graph.zzz  # noqa: B018
+        assert not hasattr(object.__new__(LocalGraph), "__setstate__")
+        for other in (copy.copy(graph), copy.deepcopy(graph), replace(graph, masks={})):
+            assert other.num_edges == graph.num_edges
+        assert not hasattr(other, "train_mask")
+        with pytest.raises(AttributeError, match=r"parts\.h5 has no train_mask: convert the graph with --split"):
+            other.train_mask  # noqa: B018
+        other.original_ids = None
+        with pytest.raises(
+            AttributeError, match="'NoneType' object has no attribute 'numel'"
+        ):  # of the property itself
+            other.num_nodes  # noqa: B018
+        with pytest.raises(HpcgnnError, match="a LocalGraph belongs to one rank"):
+            pickle.dumps(graph)
+        return graph.num_edges
+
+    assert sum(on_parts(tmp_path, "degree", use)) == EDGES.shape[1]
 
 
 def test_fewer_edges_keep_their_values(tmp_path: Path) -> None:
