@@ -28,7 +28,7 @@ def rows_of(parts: PartsFile, part: int, permuted: np.random.Generator | None = 
     """(4,) numbers of rows that ``part`` receives: joint, by type, post, pre."""
     first, last = parts.part(part)
     indptr, indices = parts.edges(first, last)
-    types = parts.edge_types(int(indptr[0]), int(indptr[-1]))
+    types = parts.of_edges("type", int(indptr[0]), int(indptr[-1]))
     if types is None:
         raise SystemExit(f"{parts.path} has no types of edges")
     types = types if permuted is None else permuted.permutation(types)

@@ -71,6 +71,9 @@ class SlabReader(ABC):
         if problem := schema.counts_problem(self.meta, self.source.size):
             raise h5.damaged(self.path, problem)
         self.rules = self._rules()
+        for name in (*schema.NODE_VALUES, *schema.EDGE_VALUES) if self.attributes["version"] > 5 else ():
+            if name not in self.rules and h5.child(self.file, name) is not None:
+                raise h5.damaged(self.path, f"its attributes say that it has no {name}, which it has")
         self.arrays = {name: StoredArray(self.file, self.source, name, rule) for name, rule in self.rules.items()}
         self.bounds = self._bounds()
         self.checksums: Mapping[str, np.ndarray] | None = None
@@ -177,6 +180,39 @@ class SlabReader(ABC):
             expected = None if self.checksums is None else int(self.checksums[name][slab])
         look(self.arrays[name], rows, out, self.rules[name], called, expected)
 
+    def check_types(self, first: int, last: int, runs: np.ndarray) -> None:
+        """Raise HpcgnnError unless labels and features of nodes ``[first, last)``, and edges into them, are those of their types.
+        Takes bounded memory. runs: (r, 2) int64 :meth:`GraphMeta.type_runs` of all nodes."""
+        meta = self.meta
+        classes = np.array([each.classes for each in meta.node_types])
+        columns = np.array([each.columns for each in meta.edge_types])
+        pairs = np.array([len(classes), 1]) @ meta.edge_type_ends  # a number for each pair of types of nodes
+        for begin in range(first, last, _NODES_AT_A_TIME):
+            end = min(begin + _NODES_AT_A_TIME, last)
+            kinds = meta.node_types_of(self.ids(begin, end))
+            if (y := self.labels(begin, end)) is not None:
+                known = (~np.isnan(y) if y.dtype.kind == "f" else y > 0).reshape(len(y), -1)
+                needed = y + 1 if y.dtype.kind == "i" else (known * np.arange(1, known.shape[1] + 1)).max(1, initial=0)
+                if (needed > classes[kinds]).any():
+                    raise h5.damaged(self.path, "nodes/y has labels that the type of their node has not")
+            if meta.x_by_type:
+                self.type_rows(begin, end)
+            elif meta.x_nnz is not None:
+                values = self.indptr(begin, end, "nodes/x_indptr")
+                used, own = self.read("nodes/x_indices", *map(int, values[[0, -1]])), np.repeat(kinds, np.diff(values))
+                if (np.searchsorted(meta.column_offsets, used, side="right") - 1 != own).any():
+                    raise h5.damaged(self.path, "nodes/x_indices has columns of another type than the node's")
+            borders = self.indptr(begin, end)
+            for edge in range(int(borders[0]), int(borders[-1]), _EDGES_AT_A_TIME):
+                edges = edge, min(edge + _EDGES_AT_A_TIME, int(borders[-1]))
+                types, sources = (self.read(f"edges/{name}", *edges) for name in ("type", "indices"))
+                found = len(classes) * runs[:, 1].take(np.searchsorted(runs[:, 0], sources, side="right") - 1)
+                if (found + np.repeat(kinds, np.diff(borders.clip(*edges))) != pairs.take(types)).any():
+                    raise h5.damaged(self.path, "edges/type are not the types of edges between the types of their ends")
+                attr = self.of_edges("attr", *edges)
+                if attr is not None and (attr * (np.arange(attr.shape[1]) >= columns.take(types)[:, None])).any():
+                    raise h5.damaged(self.path, "edges/attr has more features of an edge than edge_types says")
+
     def read(self, name: str, first: int, last: int, slab: int | None = None) -> np.ndarray:
         """Rows ``[first, last)`` of dataset ``name``. slab: its number, if the rows are all rows of one slab."""
         out = self.arrays[name].empty(last - first)
@@ -197,25 +233,13 @@ class SlabReader(ABC):
         indptr = self.indptr(first, last, slab=slab)
         return indptr, self.read("edges/indices", int(indptr[0]), int(indptr[-1]), slab)
 
-    def weights(self, first_edge: int, last_edge: int, slab: int | None = None) -> np.ndarray | None:
-        """Weights of edges ``[first_edge, last_edge)``, (m,) float32, or None for an unweighted graph."""
-        return self.read("edges/weight", first_edge, last_edge, slab) if self.meta.weighted else None
-
-    def edge_types(self, first_edge: int, last_edge: int, slab: int | None = None) -> np.ndarray | None:
-        """Types of edges ``[first_edge, last_edge)``, (m,) int32, or None for a graph whose edges have no types."""
-        return self.read("edges/type", first_edge, last_edge, slab) if self.meta.num_edge_types else None
-
-    def edge_attr(self, first_edge: int, last_edge: int, slab: int | None = None) -> np.ndarray | None:
-        """Features of edges ``[first_edge, last_edge)``, (m, D) float32, or None if edges have no features."""
-        if not self.meta.num_edge_features:
+    def of_edges(self, name: str, first_edge: int, last_edge: int, slab: int | None = None) -> np.ndarray | None:
+        """``weight`` (m,) float32, ``type`` (m,) int32, ``attr`` (m, D) float32 or ``split`` (m,) uint8, of
+        :data:`hpcgnn.data.schema.LINK_SETS`, of edges ``[first_edge, last_edge)``; None for a graph without it."""
+        name = f"edges/{name}"
+        if name not in self.rules:
             return None
-        is_half = self.meta.edge_attr_dtype == schema.HALF
-        return (self._widened if is_half else self.read)("edges/attr", first_edge, last_edge, slab)
-
-    def edge_split(self, first_edge: int, last_edge: int, slab: int | None = None) -> np.ndarray | None:
-        """Numbers of the sets of :data:`hpcgnn.data.schema.LINK_SETS` of edges ``[first_edge, last_edge)``, (m,) uint8, or None
-        for a graph without such a split."""
-        return self.read("edges/split", first_edge, last_edge, slab) if self.meta.has_link_split else None
+        return (self._widened if self.rules[name].dtype == np.float16 else self.read)(name, first_edge, last_edge, slab)
 
     def edge_values(self, first_edge: int, last_edge: int) -> dict[str, np.ndarray]:
         """The arrays of :data:`hpcgnn.data.schema.EDGE_VALUES` that the file has, of these edges, as stored."""
@@ -303,6 +327,7 @@ class GraphFile(SlabReader):
 
 _BLOCK_NODES = 1 << 18
 _WIDENED_BYTES = 1 << 20
+_NODES_AT_A_TIME, _EDGES_AT_A_TIME = 1 << 14, 1 << 20
 
 
 PARTS_KIND, PARTS_VERSION = "hpcgnn-parts", 7

@@ -130,6 +130,12 @@ class GraphMeta:
         """(n,) int64 numbers of the types of nodes, by their original ids."""
         return np.searchsorted(self.node_type_offsets, ids, side="right") - 1
 
+    def type_runs(self, ids: np.ndarray, first: int) -> np.ndarray:
+        """(r, 2) int64 ``(begin, type)`` of runs of nodes of one type, from original ids (n,), counted from ``first``."""
+        kinds = self.node_types_of(ids)
+        begins = np.flatnonzero(np.diff(kinds, prepend=-1))
+        return np.stack((first + begins, kinds[begins]), axis=1)
+
     def attributes(self) -> dict[str, Any]:
         """The values as HDF5 attributes."""
         stored_nnz = -1 if self.x_nnz is None else self.x_nnz
@@ -160,19 +166,25 @@ class GraphMeta:
         return meta
 
     def _check_types(self) -> None:
-        """Raise ValueError unless the types of nodes and edges agree with the counts."""
-        if self.node_types:
-            counts = int(self.node_type_offsets[-1]), int(self.column_offsets[-1])
-            if counts != (self.num_nodes, self.num_features):
-                raise ValueError(f"node_types have {counts[0]} nodes and {counts[1]} features")
-        if self.edge_types:
-            ends = [end for each in self.edge_types for end in (each.source, each.destination)]
-            if len(self.edge_types) != self.num_edge_types or max(ends) >= len(self.node_types):
-                raise ValueError("edge_types are not the types of the edges")
-        if self.x_by_type and not self.node_types:
-            raise ValueError("x_by_type is set, but there are no node_types")
-        if self.x_by_type and self.x_nnz != sum(each.count * each.columns for each in self.node_types):
-            raise ValueError(f"x_nnz is {self.x_nnz}, which is not the number of features of all types of nodes")
+        """Raise ValueError unless the types of nodes and edges have different names, and agree with the counts."""
+        nodes, edges = self.node_types, self.edge_types
+        if not (nodes or edges or self.x_by_type):
+            return
+        if not edges or max(end for each in edges for end in (each.source, each.destination)) >= len(nodes):
+            raise ValueError("edge_types are not types of edges between node_types")
+        counts = {
+            "num_nodes": sum(each.count for each in nodes),
+            "num_features": sum(each.columns for each in nodes),
+            "num_classes": max(each.classes for each in nodes),
+            "num_edge_types": len(edges),
+            "num_edge_features": max(each.columns for each in edges),
+            "x_nnz": sum(each.count * each.columns for each in nodes) if self.x_by_type else self.x_nnz,
+        }
+        for name, count in counts.items():
+            if getattr(self, name) != count:
+                raise ValueError(f"{name} is {getattr(self, name)}, but node_types and edge_types have {count}")
+        if len({each.name for each in nodes} | {*self.edge_type_names}) < len(nodes) + len(edges):
+            raise ValueError("two types have the same name")
 
 
 _TYPE_RECORDS: dict[str, type] = {"node_types": NodeType, "edge_types": EdgeType}
@@ -200,6 +212,8 @@ LINK_SETS = ("training", "validation", "test", "reverse")
 it carries no messages, and is no link of its own. Other tasks, and predictions, know no sets."""
 EDGE_VALUES = ("edges/weight", "edges/type", "edges/attr", "edges/split")
 """The arrays with a row for each edge beside its source; a graph has any of them or none."""
+NODE_VALUES = tuple(f"nodes/{name}" for name in ("x", "x_indptr", "x_indices", "x_data", "y", *MASKS))
+"""The arrays with values of nodes, for which the same holds."""
 
 
 def layout(rules: Mapping[str, Rule]) -> h5.Schema:

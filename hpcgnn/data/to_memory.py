@@ -145,18 +145,18 @@ def _tensors(path: Path, *, sparse: bool) -> tuple[dict[str, Any], GraphMeta]:
     with GraphFile(path) as file:
         nodes, edges = file.meta.num_nodes, file.meta.num_edges
         file.verify(range(file.num_slabs))
+        if file.meta.node_types:
+            file.check_types(0, nodes, file.meta.type_runs(np.arange(nodes), 0))
         indptr, indices = file.edges(0, nodes)
         arrays = {
             "edge_index": np.stack((indices, np.repeat(np.arange(nodes), np.diff(indptr)))),
             "y": file.labels(0, nodes),
-            "edge_weight": file.weights(0, edges),
-            "edge_type": None if (types := file.edge_types(0, edges)) is None else types.astype(np.int64),
-            "edge_attr": file.edge_attr(0, edges),
-            "edge_split": file.edge_split(0, edges),
+            **{name: file.of_edges(name.removeprefix("edge_"), 0, edges) for name in _OF_EDGES},
             **{name: file.mask(name, 0, nodes) for name in MASKS},
         }
         x = file.features(0, nodes)
     tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None}
+    tensors |= {name: value.long() for name, value in tensors.items() if name == "edge_type"}
     if isinstance(x, list):  # a matrix for each type of nodes
         tensors["x"] = [torch.from_numpy(each.x) for each in x]
     elif x is not None:

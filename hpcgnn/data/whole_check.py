@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 import h5py
@@ -36,8 +37,6 @@ def verify(reader: SlabReader, advance: Callable[[int], object] = lambda _: None
     ids, digests = 0, Digests(reader) if reader.digests else None
     for slab in range(reader.num_slabs):
         reader.verify([slab])
-        if reader.meta.x_by_type:
-            reader.type_rows(*reader.bounds[slab : slab + 2].tolist())
         if digests is not None:
             digests.add(slab)
         if isinstance(reader, PartsFile):
@@ -47,6 +46,10 @@ def verify(reader: SlabReader, advance: Callable[[int], object] = lambda _: None
         _check_ids(reader, ids)
     if digests is not None and digests.values() != reader.digests:
         raise h5.damaged(reader.path, "its digests are not those of its data")
+    if reader.meta.node_types:
+        slabs = pairwise(reader.bounds.tolist())
+        runs = np.concatenate([reader.meta.type_runs(reader.ids(*each), each[0]) for each in slabs])
+        reader.check_types(0, reader.meta.num_nodes, runs)
     plans = {name: _verify_plan(reader, name, advance) for name in _plans(reader) if isinstance(reader, PartsFile)}
     rules = [*reader.rules.values(), *(array.rule for plan in plans.values() for array in plan.arrays.values())]
     return _identity(reader) | {
@@ -181,8 +184,8 @@ class _Counts:
         for start in range(begin, end, _EDGES_AT_A_TIME):
             edges = start, min(start + _EDGES_AT_A_TIME, end)
             of_edges = (
-                (self.reader.edge_types(*edges), self.by_edge_type),
-                (self.reader.edge_split(*edges), self.by_link_set),
+                (self.reader.of_edges("type", *edges), self.by_edge_type),
+                (self.reader.of_edges("split", *edges), self.by_link_set),
             )
             for values, totals in of_edges:
                 totals += 0 if values is None else np.bincount(values, minlength=totals.size)

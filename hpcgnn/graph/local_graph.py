@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,13 +39,10 @@ if TYPE_CHECKING:
 AnyFeatures = torch.Tensor | Csr | FeaturesByType | FeaturesOnDisk | None
 
 
-def _mask(name: str) -> property:
-    def of(graph: LocalGraph) -> torch.Tensor:
-        if name not in graph.masks:
-            raise AttributeError(f"{graph.path} has no {name}: convert the graph with --split", name=name)
-        return graph.masks[name]
-
-    return property(of)
+def _mask(graph: LocalGraph, name: str) -> torch.Tensor:
+    if name not in graph.masks:
+        raise AttributeError(f"{graph.path} has no {name}: convert the graph with --split", name=name)
+    return graph.masks[name]
 
 
 @dataclass
@@ -106,7 +103,7 @@ class LocalGraph(OfRanks):
     _edge_index_dict: dict[EdgeKey, torch.Tensor] | None = field(default=None, init=False, repr=False)
     data: dict[str, str] = field(default_factory=dict)
     stored_edges: range | np.ndarray = range(0)
-    train_mask, val_mask, test_mask = map(_mask, MASKS)
+    train_mask, val_mask, test_mask = (property(partial(_mask, name=name)) for name in MASKS)
     num_features, num_classes = (property(attrgetter(f"meta.num_{what}")) for what in ("features", "classes"))
     num_edges = property(attrgetter("indices.size"))
 
@@ -284,8 +281,7 @@ class LocalGraph(OfRanks):
                 if parts.uuid != self.uuid:
                     raise HpcgnnError(f"{self.path} is another file by now: load the graph again")
                 part = self.world.rank if self.matches_parts else None  # a whole part has checksums
-                readers = {"type": parts.edge_types, "attr": parts.edge_attr, "split": parts.edge_split}
-                values = readers[name](first, last, part)
+                values = parts.of_edges(name, first, last, part)
             assert values is not None
             values = values if isinstance(rows, range) else values[rows - first]
             found = torch.from_numpy(values).to(self.device.torch_device)
@@ -557,6 +553,8 @@ def load(
         fingerprint = parts.fingerprint
     if not world.imagines_others:
         _check_alike(graph, fingerprint)
+        if graph.meta.node_types:
+            _check_types(graph)
     return graph if chosen is CPU else graph.to(chosen)
 
 
@@ -578,6 +576,14 @@ def _check_alike(graph: LocalGraph, fingerprint: int) -> None:
     if held != wanted:
         wrong = damaged(path, f"nodes/original_ids are not the numbers from 0 to {nodes - 1}")
         raise HpcgnnError(str(wrong), agreed=True)
+
+
+def _check_types(graph: LocalGraph) -> None:
+    """Raise HpcgnnError, on every rank, unless nodes and edges are those of their types. Collective."""
+    world, runs = graph.world, graph.meta.type_runs(index_array(graph.original_ids), graph.first)
+    runs, _ = world.alltoallv(np.tile(runs, (world.size, 1)), np.full(world.size, len(runs)))
+    with raise_on_all_ranks(world, f"read {graph.path}"), PartsFile(graph.path) as parts:
+        parts.check_types(graph.first, graph.first + graph.num_nodes, runs)
 
 
 def _check_may_stay(parts: PartsFile) -> None:
@@ -602,7 +608,7 @@ def _read_slab(
     part = world.rank if matches else None  # each part has checksums of its own
     indptr, indices = parts.edges(first, last, part)
     labels = parts.labels(first, last, part)
-    weights = parts.weights(int(indptr[0]), int(indptr[-1]), part)
+    weights = parts.of_edges("weight", int(indptr[0]), int(indptr[-1]), part)
     masks = {name: parts.mask(name, first, last, part) for name in MASKS} if parts.meta.has_masks else {}
     if on_disk:
         stored = parts.on_disk("nodes/x", first, last, part)

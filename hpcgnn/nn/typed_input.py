@@ -107,10 +107,7 @@ def embedded_types(meta: GraphMeta, embed: str, where: str) -> list[int]:
     names = [each.name for each in meta.node_types]
     if embed == ALL:
         return list(range(max(len(names), 1)))
-    try:
-        chosen = next(csv.reader([embed]))
-    except csv.Error:  # of a line break
-        chosen = [embed]
+    chosen = [name for line in csv.reader(embed.splitlines()) for name in line]
     if unknown := [name for name in chosen if name not in names]:
         told = [f'"{name}"' if "," in name else name for name in names]
         has = f"it has {', '.join(told)}, or all" if names else "its nodes have no types: say all"

@@ -182,6 +182,8 @@ def typed_source(
         raise HpcgnnError(f"{where}: split={split} was given, but no type of nodes has masks")
     found = [_edges(where, [*nodes], key, get) for key, get in edges.items()]
     both = [way for each in found for way in ((each, each.reversed) if inverse else (each,))]
+    if len({(each.type.source, each.type.name, each.type.destination) for each in both}) < len(both):
+        raise HpcgnnError(f"{where} has reverse types of edges of its own: leave out inverse=yes")
     return TypedSource(where, read, both, [*notes])
 
 

@@ -83,7 +83,7 @@ def _facts(file: PartsFile, nodes: tuple[int, int], ranks: int, plan: PlanCounts
     mask = file.mask("train_mask", *nodes)
     relations = np.zeros(max(meta.num_edge_types, 1), np.int64)
     for begin in range(first, last if meta.num_edge_types else first, _EDGES_AT_ONCE):
-        types = file.edge_types(begin, min(begin + _EDGES_AT_ONCE, last))
+        types = file.of_edges("type", begin, min(begin + _EDGES_AT_ONCE, last))
         relations += np.bincount(types, minlength=relations.size)  # type: ignore[arg-type]
     trained = nodes[1] - nodes[0] if mask is None else int(np.count_nonzero(mask))
     return PartFacts(meta, ranks, nodes[1] - nodes[0], last - first, plan, values, trained, relations)

@@ -22,7 +22,7 @@ def read(path):
         assert indptr[-1] == meta.num_edges == indices.size
         columns = [indices, np.repeat(np.arange(nodes), np.diff(indptr))]
         if meta.weighted:
-            columns.append(file.weights(0, meta.num_edges))
+            columns.append(file.of_edges("weight", 0, meta.num_edges))
         x = file.features(0, nodes)
         masks = {name: file.mask(name, 0, nodes) for name in MASKS} if meta.has_masks else None
         return meta, np.stack(columns, 1), x.toarray() if sp.issparse(x) else x, file.labels(0, nodes), masks

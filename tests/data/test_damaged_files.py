@@ -11,7 +11,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,8 @@ def drawn_meta(rng: np.random.Generator) -> GraphMeta:
     if rng.integers(2):
         pairs = [(source, end) for source in (0, 1) for end in (0, 1)]
         edge_types = tuple(EdgeType(source, "to", end, values["num_edge_features"]) for source, end in pairs)
-        values |= {"node_types": TYPES, "edge_types": edge_types, "num_edge_types": 4, "num_features": 5}
+        node_types = tuple(replace(each, classes=values["num_classes"]) for each in TYPES)
+        values |= {"node_types": node_types, "edge_types": edge_types, "num_edge_types": 4, "num_features": 5}
         values["x_nnz"] = sum(each.count * each.columns for each in TYPES) if values["x_by_type"] else values["x_nnz"]
     else:
         values["x_by_type"] = False
@@ -83,6 +84,11 @@ def write_specimen(path: Path, number: int) -> None:
     arrays["edges/indices"] = sources = arrays["edges/indices"][np.lexsort((arrays["edges/indices"], ends))]
     if meta.node_types:
         arrays["edges/type"] = (2 * meta.node_types_of(sources) + meta.node_types_of(ends)).astype(np.int32)
+    if meta.node_types and "nodes/x_indices" in arrays:
+        kinds = np.repeat(meta.node_types_of(np.arange(NODES)), np.diff(arrays["nodes/x_indptr"]))
+        arrays["nodes/x_indices"] = rng.integers(meta.column_offsets[kinds], meta.column_offsets[kinds + 1]).astype(
+            np.int32
+        )
     if meta.x_by_type:
         columns = np.array([each.columns for each in TYPES])[meta.node_types_of(np.arange(NODES))]
         arrays["nodes/x_indptr"] = np.cumsum([0, *columns])

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import json
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +23,10 @@ from source_writers import Graph, npz
 import hpcgnn
 from hpcgnn import HpcgnnError
 from hpcgnn.cli.show import show
-from hpcgnn.data.graph_file import GraphFile
+from hpcgnn.data.graph_file import GraphFile, reader_of
 from hpcgnn.data.sealing import seal
 from hpcgnn.data.whole_check import verify
+from hpcgnn.world.thread_world import on_threads
 
 HERE = Path(__file__).parent
 ARRAYS = small_graphs.with_types()
@@ -115,6 +120,109 @@ def test_damaged_types_are_told(tmp_path: Path, name: str, text: str) -> None:
         file.attrs[name] = text
     with pytest.raises(HpcgnnError, match="an attribute is missing or wrong"):
         GraphFile(tmp_path / "g.h5")
+
+
+def columns_swapped(types: list) -> None:
+    types[0][2], types[1][2] = types[1][2], types[0][2]
+
+
+def changed(name: str, change: Callable[[list], object]) -> Callable[[h5py.File], None]:
+    """A change of the list of records in an attribute."""
+
+    def apply(file: h5py.File) -> None:
+        records = json.loads(file.attrs[name])
+        change(records)
+        file.attrs[name] = json.dumps(records)
+
+    return apply
+
+
+# Damage of a file with new checksums, and words of the sentence.
+TABLES: dict[str, tuple[Callable[[h5py.File], object], str]] = {
+    "another destination": (
+        changed("edge_types", lambda types: types[1].__setitem__(2, 3)),
+        "edges/type are not the types",
+    ),
+    "another source": (changed("edge_types", lambda types: types[1].__setitem__(0, 3)), "edges/type are not the types"),
+    "no types of edges": (
+        lambda file: file.attrs.update(edge_types="[]"),
+        "edge_types are not types of edges between node_types",
+    ),
+    "no types of nodes": (
+        lambda file: file.attrs.update(node_types="[]"),
+        "edge_types are not types of edges between node_types",
+    ),
+    "fewer types of edges": (lambda file: file.attrs.update(num_edge_types=5), "num_edge_types is 5, but .* have 6"),
+    "50 columns": (
+        changed("edge_types", lambda types: types[0].__setitem__(3, 50)),
+        "num_edge_features is 3, but .* have 50",
+    ),
+    "fewer columns": (
+        changed("edge_types", lambda types: types[1].__setitem__(3, 1)),
+        "edges/attr has more features of an edge",
+    ),
+    "no columns": (
+        changed("edge_types", lambda types: [each.__setitem__(3, 0) for each in types]),
+        "num_edge_features is 3",
+    ),
+    "no features of edges": (
+        lambda file: file.attrs.update(num_edge_features=0),
+        "num_edge_features is 0, but .* have 3",
+    ),
+    "all types 0": (
+        lambda file: file["edges/type"].write_direct(np.zeros(file["edges/type"].shape, np.int32)),
+        "edges/type are",
+    ),
+    "10^9 classes": (
+        changed("node_types", lambda types: types[0].__setitem__(3, 10**9)),
+        "num_classes is 4, but .* have 10000",
+    ),
+    "other labels": (
+        changed("node_types", lambda types: (types[0].__setitem__(3, 0), types[1].__setitem__(3, 4))),
+        "nodes/y has",
+    ),
+    "swapped columns": (
+        changed("node_types", columns_swapped),
+        "nodes/x_ind(ices has columns|ptr does not give)|x_nnz is 290",
+    ),
+    "one name": (changed("node_types", lambda types: types[2].__setitem__(0, "paper")), "two types have the same name"),
+    "a node more": (
+        changed("node_types", lambda types: (types[1].__setitem__(1, 21), types[3].__setitem__(1, 8))),
+        "damaged",
+    ),
+    "no masks": (lambda file: file.attrs.update(has_masks=False), "says? that it has no nodes/train_mask"),
+    "no labels": (lambda file: file.attrs.update(task="none", num_classes=0), "num_classes is 0|has no nodes/y"),
+}
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["by type", "sparse"])
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """graph.h5 and parts.h5 of a graph with types."""
+    folder = tmp_path_factory.mktemp("whole")
+    arrays = small_graphs.with_types(x_by_type=request.param)
+    small_graphs.write_graph(folder / "graph.h5", arrays)
+    small_graphs.in_parts(folder / "parts.h5", arrays, 3)
+    return folder / "graph.h5", folder / "parts.h5"
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_of_types_are_compared_with_the_data(whole: tuple[Path, Path], tmp_path: Path, name: str) -> None:
+    """Files of which a program has changed the tables, and has made new checksums."""
+    damage, words = TABLES[name]
+
+    def loaded(path: Path) -> None:
+        on_threads(3, lambda world: hpcgnn.load(path, world, any_ranks=True).edge_attr)
+
+    for source, load in zip(whole, (hpcgnn.to_pyg, loaded), strict=True):
+        path = Path(shutil.copy(source, tmp_path))
+        with h5py.File(path, "r+") as file:
+            damage(file)
+        with contextlib.suppress(HpcgnnError):
+            seal(path)
+        with pytest.raises(HpcgnnError, match=words), reader_of(path)(path) as reader:
+            verify(reader)
+        with pytest.raises(HpcgnnError, match=words):
+            load(path)
 
 
 def test_rows_of_another_width_than_the_types_are_damage(tmp_path: Path) -> None:

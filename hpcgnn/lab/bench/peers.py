@@ -85,12 +85,12 @@ def write_arrays(path: Path, settings: PeerSettings, target: Path) -> dict[str, 
         arrays = {"x": file.features(0, nodes), "y": y.astype(np.int64 if y.ndim == 1 else np.float32)}
         arrays |= dict(zip(peer_program.SETS, sets, strict=True))
         indptr, sources = file.edges(0, nodes)
-        if settings.model == "gcn" and (weights := file.weights(0, sources.size)) is not None:
+        if settings.model == "gcn" and (weights := file.of_edges("weight", 0, sources.size)) is not None:
             if settings.library != PYG:
                 raise HpcgnnError("DGL's GCN is measured without edge weights: convert the graph without them")
             arrays["edge_weight"] = weights
         if settings.model == "rgcn":
-            if (types := file.edge_types(0, sources.size)) is None:
+            if (types := file.of_edges("type", 0, sources.size)) is None:
                 raise HpcgnnError(f"{path} has no types of edges, which R-GCN needs: choose another model")
             arrays["edge_type"] = types.astype(np.int64)
     arrays["edge_index"] = edges = np.stack((sources, np.repeat(np.arange(nodes), np.diff(indptr))))
