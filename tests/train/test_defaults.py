@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -63,9 +65,19 @@ def test_with_nothing_set_it_is_as_good_as_ridge_regression(graph):
     assert accuracy(graph) >= of_ridge_regression(common_features()) - 0.016
 
 
-@pytest.mark.parametrize("model", by_turns(["appnp", "gat", "gcn", "gcnii", "jknet"]))
+@pytest.mark.parametrize("model", by_turns(["appnp", "gat", "gcn", "gcnii", "gin", "jknet"]))
 def test_other_models_are_almost_as_good(graph, model):
     assert accuracy(graph, model=model) >= of_ridge_regression(common_features()) - 0.05
+
+
+def test_gin_learns_beside_hubs(tmp_path):
+    """Ten nodes have half of all as neighbours: their rows must not decide on the scale of all, and sums of the last layer not end
+    the learning."""
+    arrays, hubs = common_features(), np.repeat(np.arange(10), NODES // 2)
+    ends = np.stack((hubs, np.random.default_rng(5).integers(0, NODES, hubs.size)))
+    edges = np.concatenate((arrays.edge_index, ends, ends[::-1]), axis=1)
+    graph = small_graphs.on_ranks(one_rank(), replace(arrays, edge_index=edges), tmp_path / "parts.h5")
+    assert accuracy(graph, model="gin") >= of_ridge_regression(arrays) - 0.05
 
 
 def test_a_file_of_a_run_from_before_gives_the_model_of_before(graph):

@@ -183,18 +183,19 @@ def _linear_layer(steps: Steps, width: int, next_width: int, is_input: bool, *, 
 
 
 def _gin_layer(steps: Steps, width: int, next_width: int, is_input: bool) -> None:
-    steps.parameters += 2 * next_width
-    if steps.is_linear_first(width, next_width, is_input):
-        steps.dense(width, next_width, is_input)
-        steps.aggregate(next_width)
-        steps.elements(next_width, 2.0)
+    hidden = steps.config.hidden
+    steps.parameters += 3 * hidden + next_width
+    if steps.is_linear_first(width, hidden, is_input):
+        steps.dense(width, hidden, is_input)
+        steps.aggregate(hidden)
+        steps.elements(hidden, 2.0)
     else:
         scaled = (Work("element", "nodes", width),)
         steps.aggregate(width, scaled, scaled if steps.needs_gradient(is_input) else (), is_input=is_input)
         steps.elements(width)
-        steps.dense(width, next_width, is_input)
-    steps.elements(next_width)
-    steps.dense(next_width, next_width)
+        steps.dense(width, hidden, is_input)
+    steps.elements(hidden, 2.0)
+    steps.dense(hidden, next_width)
 
 
 def _jknet(steps: Steps) -> None:
