@@ -69,7 +69,8 @@ class KnownEdges:
 
 class NegativeSampler:
     """Draws, for each link into an owned node, triples with the same relation that are no edges of ``graph``. In a graph without
-    types the source is another one; with types, the source or the target is, with equal probability.
+    types the source is another one; with types, the source or the target is, with equal probability, and may be the other end:
+    the ranks of links compare with such triples.
     Where nodes have types, a drawn node has the type of the node that it replaces (Hu et al., 2020: ogbl-biokg). relations: (R,)
     bool, the types of edges that are links; None for all."""
 
@@ -129,20 +130,20 @@ class NegativeSampler:
         k = self._config.negatives
         number, columns = np.repeat(np.arange(links.ids.size), k), np.tile(np.arange(k), links.ids.size)
         hashes = keyed.row_hashes(key, links.ids)[number]
-        is_target = np.zeros(number.size, bool)
-        if self._graph.meta.num_edge_types:
+        is_target, has_types = np.zeros(number.size, bool), self._graph.meta.num_edge_types > 0
+        if has_types:
             is_target = keyed.draws(hashes, columns + _ATTEMPTS * k) >> 31 == 1
         kinds = np.where(is_target, *self._kinds_of_ends[::-1, links.triples[1, number]])
         kinds = np.searchsorted(self._kinds, kinds)
         slot, open_ = np.full(number.size, -1), np.arange(number.size)
         # Only in a graph with types may a target belong to another rank.
-        are_known = self._known.have_anywhere if self._graph.meta.num_edge_types else self._known.have
+        are_known = self._known.have_anywhere if has_types else self._known.have
         for attempt in range(_ATTEMPTS):
             tried = self._ends(hashes[open_], columns[open_] + attempt * k, kinds[open_])
             source, relation, target = links.triples[:, number[open_]]
             source = np.where(is_target[open_], source, positions[tried])
             target = np.where(is_target[open_], positions[tried], target)
-            is_free = (source != target) & ~are_known(source, relation, target)
+            is_free = (has_types | (source != target)) & ~are_known(source, relation, target)
             slot[open_[is_free]] = tried[is_free]
             open_ = open_[~is_free]
         drawn = slot >= 0
