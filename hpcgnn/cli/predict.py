@@ -26,7 +26,7 @@ _TOP = 10
                    "float32.")  # fmt: skip
 @click.option("--pairs", type=FILE,
               help="For a run with --task link, write /pair_scores (pairs,) of the node pairs in this file instead: text with "
-                   "two original ids a line, or a .npy file of integers (pairs, 2); for --decoder distmult and transe, also the "
+                   "two original ids a line, or a .npy file of integers (pairs, 2); for decoders but dot and mlp, also the "
                    "type of edges, as a third number. The source comes first. A higher score means a more likely link. "
                    "Each pair takes 8 x --hidden bytes of memory.")  # fmt: skip
 @click.option("--questions", type=FILE,

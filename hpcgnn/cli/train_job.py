@@ -141,11 +141,6 @@ def _make_trainer(world: World, asked: TrainArguments, config: RunConfig, stop: 
     clock = Clock(None if log is None else read_log(world, log, graph.data))
     run = RunFolder(out)
     with raise_on_all_ranks(world, f"prepare the run folder {out}"):
-        if graph.features is None and not config.model.embed:
-            raise HpcgnnError(
-                f"{parts} has no node features: convert the graph with --features degree:64, onehot or random:64, and "
-                "partition it again"
-            )
         if world.rank == 0:
             run.prepare(resume=asked.resume)
     if config.task == NODE:

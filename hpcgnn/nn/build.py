@@ -33,7 +33,7 @@ from hpcgnn.nn.config import (
     why_input_changes,
 )
 from hpcgnn.nn.decoders import CLASSES
-from hpcgnn.nn.graph_model import GraphModel, ModelContext
+from hpcgnn.nn.graph_model import GraphModel, ModelContext, Rows
 from hpcgnn.nn.int8 import make_int8
 from hpcgnn.nn.layers import DropoutKeys, LabelEmbedding
 from hpcgnn.nn.typed_input import TypedInput, embedded_types, has_input_layer
@@ -108,7 +108,7 @@ def build_model(
     if activations == RECOMPUTE:
         messages.send_by_rank()
     messages.reseed(seed := int(seed))  # a Python integer, because NumPy's integers overflow
-    kind: type[GraphModel] = MODELS[config.model]
+    kind: type[GraphModel] = MODELS[config.model] if config.layers else Rows
     connection = kind.connected(
         config, graph, strategy, messages=messages, backend=backend, dtype=dtype, width=config.hidden
     )
@@ -185,9 +185,10 @@ def _check_fit(
             f"--decoder {config.decoder} learns a vector for each type of edges, and {graph.path} has no types: convert a graph "
             "with edge_type, or use --decoder dot or mlp"
         )
-    if graph.features is None and not has_input_layer(config, graph):
+    if graph.features is None and not config.embed:
         raise HpcgnnError(
-            f"{graph.path} has no node features: convert the graph with --features degree:64, and partition it again"
+            f"{graph.path} has no node features: convert the graph with --features degree:64, onehot or random:64, and partition "
+            "it again, or learn a row of each node with --embed all"
         )
 
 

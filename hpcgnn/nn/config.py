@@ -69,8 +69,9 @@ class LayerSettings:
 
     layers: int = setting(
         3,
-        "Number of layers; for dagnn and appnp, the number of dense layers before the propagation.",
-        least=1,
+        "Number of layers; for dagnn and appnp, the number of dense layers before the propagation. 0, with --task link: no layer "
+        "and no messages between nodes, whose learned rows (--embed) or projected features the decoder compares.",
+        least=0,
         most=10_000,
     )
     dropout: float = setting(0.6, "Dropout rate before every layer except the first.", least=0, below=1, is_free=True)
@@ -300,7 +301,8 @@ KNOWN = {
 # Subclasses of hpcgnn.nn.graph_model.GraphModel, which imports this module.
 MODELS: Registry[Any] = Registry("model", KNOWN)
 register = MODELS.register
-DECODERS = ("none", "dot", "mlp", "distmult", "transe")
+DECODERS = ("none", "dot", "mlp", "distmult", "transe", "complex", "rotate")
+_OF_COMPLEX_ROWS = DECODERS[-2:]
 
 
 @dataclass(frozen=True, init=False)
@@ -317,8 +319,8 @@ class ModelConfig(Composed):
         embed: types of nodes that have a learned row each, with commas between, or ``all``; none by default. A name with a comma
             is in double quotes.
         label_inputs: whether labels are inputs beside the features, as label propagation needs.
-        decoder: ``dot`` or ``mlp`` for a model that scores links from embeddings of ``hidden`` columns; ``distmult`` or
-            ``transe`` for one that also learns a vector for each type of edges; ``none`` for a model of classes.
+        decoder: ``dot`` or ``mlp`` for a model that scores links from embeddings of ``hidden`` columns; ``distmult``, ``transe``,
+            ``complex`` or ``rotate`` for one that also learns a vector for each type of edges; ``none`` for a model of classes.
         own: the dataclasses of the settings that only this model has. Usually these settings are given by name instead:
             ``layers``, ``dropout``, ``norm``, ``activation``, ``heads``, ``hops`` and others.
 
@@ -353,6 +355,14 @@ class ModelConfig(Composed):
     def check(self) -> None:
         """Raise HpcgnnError for values with which no model can be built."""
         super().check()
+        if not self.layers and (self.decoder == DECODERS[0] or HopSettings in self.sections()):
+            raise WrongValueError(
+                "layers must be at least 1 here: 0 is for --task link, and not for --model appnp or dagnn"
+            )
+        if self.decoder in _OF_COMPLEX_ROWS and self.hidden % 2:
+            raise WrongValueError(
+                f"--decoder {self.decoder} needs an even --hidden, for complex rows, not {self.hidden}"
+            )
         MODELS[self.model].check_settings(self)
 
     @property
@@ -430,7 +440,7 @@ def check_kept(
     name, is_int8 = config.model if isinstance(config, ModelConfig) else "", compute in INTEGERS
     keeps_rows, is_coarse = is_stale or sent.message_coding == "delta", chooses_bits or sent.bits < INT8_BITS
     repeats, packs = activations == RECOMPUTE, activations == EIGHT_BITS
-    is_single = name != "sgc" and config.layers == 1
+    is_single = name not in ("", "sgc") and config.layers <= 1
     propagates = name in ("appnp", "dagnn", "sgc") and config.num_hops > 1
     has_other = propagates or name in ("gcnii", "hgt", "jknet") or (name != "sgc" and not is_single)
     is_one_step = name == "gatv2" or (name == "gat" and not is_coarse)

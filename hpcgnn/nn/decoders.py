@@ -81,16 +81,32 @@ class DistMultDecoder(DotDecoder):
         return x * gather_rows(self.relation, relation, self.backend)
 
 
+class ComplExDecoder(DistMultDecoder):
+    """The real part of ``x_s diag(r) conj(x_t)`` (Trouillon et al. 2016); PyG's ``ComplEx``. The first half of the columns is
+    the real part, the other the imaginary one."""
+
+    def query(self, x: torch.Tensor, relation: torch.Tensor, end: End) -> torch.Tensor:
+        return _product(x, gather_rows(self.relation, relation, self.backend), end)
+
+
+def _product(x: torch.Tensor, factor: torch.Tensor, end: End) -> torch.Tensor:
+    """(Q, F) products of complex rows, with the conjugate factor if ``x`` is at the target: the product or the distance with the
+    other end is then the same from both ends."""
+    (a, b), (c, d) = x.chunk(2, dim=1), factor.chunk(2, dim=1)
+    d = d if end == "source" else -d
+    return torch.cat((a * c - b * d, a * d + b * c), dim=1)
+
+
 class TransEDecoder(Decoder):
     """``margin - |x_s + r - x_t|`` with 1-norms and embeddings of norm 1 (Bordes et al. 2013); PyG's ``TransE``, whose score
     has no margin. The margin is learned, because the cross-entropy of scores below 0 is never small; it changes no rank.
     Training takes O(links x F) memory."""
 
     has_relations = True
+    norm: ClassVar[int] = 1
 
     def add_weights(self, width: int, relations: int) -> None:
-        bound = 6 / width**0.5
-        self.relation = torch.nn.Parameter(F.normalize(torch.empty(relations, width).uniform_(-bound, bound), p=1))
+        self.relation = torch.nn.Parameter(F.normalize(torch.empty(relations, width).uniform_(-1, 1), p=1))
         self.margin = torch.nn.Parameter(torch.ones(1))
 
     def embed(self, x: torch.Tensor) -> torch.Tensor:
@@ -104,10 +120,29 @@ class TransEDecoder(Decoder):
         apart = gather_rows(queries, links.entry_rows(), self.backend) - gather_rows(
             others, links.indices, self.backend
         )
-        return self.margin - apart.abs().sum(1)
+        return self.margin - torch.linalg.vector_norm(apart, self.norm, dim=1)
 
     def every_score(self, queries: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-        return self.margin - torch.cdist(queries, others, p=1)
+        # Not by products, which lose the digits of small distances.
+        return self.margin - torch.cdist(queries, others, self.norm, "donot_use_mm_for_euclid_dist")
+
+
+class RotatEDecoder(TransEDecoder):
+    """``margin - |x_s r - x_t|`` with 2-norms, complex rows as of :class:`ComplExDecoder` and ``r`` = exp(i angle), an angle for
+    each two columns (Sun et al. 2019, who add up absolute values); PyG's ``RotatE``, whose margin is not learned."""
+
+    norm = 2
+
+    def add_weights(self, width: int, relations: int) -> None:
+        self.relation = torch.nn.Parameter(torch.empty(relations, width // 2).uniform_(0, 2 * torch.pi))
+        self.margin = torch.nn.Parameter(torch.ones(1))
+
+    def embed(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def query(self, x: torch.Tensor, relation: torch.Tensor, end: End) -> torch.Tensor:
+        turns = torch.cat((self.relation.cos(), self.relation.sin()), dim=1)
+        return _product(x, gather_rows(turns, relation, self.backend), end)
 
 
 class MLPDecoder(Decoder):
@@ -136,5 +171,7 @@ CLASSES: dict[str, type[Decoder]] = {
     "dot": DotDecoder,
     "mlp": MLPDecoder,
     "distmult": DistMultDecoder,
+    "complex": ComplExDecoder,
+    "rotate": RotatEDecoder,
     "transe": TransEDecoder,
 }

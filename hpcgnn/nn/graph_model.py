@@ -24,7 +24,7 @@ from hpcgnn.nn.aggregators import Relations, make_aggregator
 from hpcgnn.nn.attention import PartialPlan
 from hpcgnn.nn.config import FLOAT32, INTEGERS, LayerSettings, ModelConfig, describe
 from hpcgnn.nn.decoders import Decoder
-from hpcgnn.nn.halo import AttentionEdges
+from hpcgnn.nn.halo import AttentionEdges, make_halo
 from hpcgnn.nn.hetero import Join
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import (
@@ -369,3 +369,21 @@ class GraphModel(torch.nn.Module, ABC):
     @abstractmethod
     def scores(self, x: Features) -> torch.Tensor:
         """(n, F) features, after input dropout and label embedding, to (n, C) scores. Collective."""
+
+
+class Rows(GraphModel):
+    """The rows of the input layer as they are, for a decoder (``--layers 0``). The decoder's halo alone sends rows."""
+
+    @classmethod
+    def connected(cls, config: ModelConfig, graph: LocalGraph, strategy: str, **how: Any) -> Connection:
+        """Connect by a halo, of which nothing is used but its messages. Collective."""
+        return Connection(make_halo(graph, **{name: value for name, value in how.items() if name != "dtype"}))
+
+    def before_softmax(self) -> list[Part]:
+        """No layers."""
+        return []
+
+    def scores(self, x: Features) -> torch.Tensor:
+        """(n, F) rows as they are."""
+        assert isinstance(x, torch.Tensor)
+        return x

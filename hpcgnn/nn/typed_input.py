@@ -96,7 +96,7 @@ def _add_products(h: torch.Tensor, weight: torch.Tensor, x: FeaturesByType, back
 
 def has_input_layer(config: ModelConfig, graph: LocalGraph) -> bool:
     """Return whether a model for this graph begins with a :class:`TypedInput`."""
-    return bool(graph.meta.node_types or config.embed)
+    return bool(graph.meta.node_types or config.embed or not config.layers)
 
 
 def embedded_types(meta: GraphMeta, embed: str, where: str) -> list[int]:

@@ -38,7 +38,7 @@ def needed_bytes(graph: LocalGraph, config: ModelConfig, activations: str = KEEP
     nodes, out = graph.num_nodes, config.hidden if config.decoder != "none" else max(graph.meta.num_classes, 1)
     model, hidden_layers = MODELS[config.model], 0
     if LayerSettings in config.sections():
-        hidden_layers = config.section(LayerSettings).layers - (0 if model.ends_hidden else 1)
+        hidden_layers = max(config.section(LayerSettings).layers - (0 if model.ends_hidden else 1), 0)
     rows = model.kept_rows if config.edge_types == IGNORE else 0  # those of a model by types of edges are unknown
     if activations != KEEP:
         rows = min(rows, int(activations == RECOMPUTE))
@@ -58,7 +58,7 @@ def needed_bytes(graph: LocalGraph, config: ModelConfig, activations: str = KEEP
 
 def _attends(config: ModelConfig) -> bool:
     """Return whether each rank holds every edge that ends at its nodes."""
-    return AttentionSettings in config.sections() and config.attention != "partial"
+    return AttentionSettings in config.sections() and config.attention != "partial" and config.layers > 0
 
 
 def _held_bytes(graph: LocalGraph, config: ModelConfig) -> int:

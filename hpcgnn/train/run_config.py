@@ -391,8 +391,10 @@ _OF_DECODER = Setting(
     type=str,
     default=DECODERS[1],
     help="Score of a pair of nodes from their embeddings, which have --hidden columns. dot: their product; mlp: two dense layers "
-    "on their element-wise product. distmult and transe, for graphs with types of edges, learn a vector r for each type. "
-    "distmult: sum of the products of both embeddings and r; transe: negative 1-norm of the source plus r minus the target.",
+    "on their element-wise product. The others, for graphs with types of edges, learn a vector r for each type. distmult: sum of "
+    "the products of both embeddings and r; transe: negative 1-norm of the source plus r minus the target; complex: distmult of "
+    "complex numbers, with the conjugate target; rotate: negative 2-norm of the source, whose complex numbers are turned by the "
+    "angles r, minus the target. A complex row has its real parts first.",
     choices=DECODERS[1:],
 )
 

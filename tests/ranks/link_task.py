@@ -138,7 +138,11 @@ def report(world: World, folder: Path) -> dict:
         refused = "held-out links" in str(error)
     found = compare(split, arrays) | {
         "refused": refused,
-        "trained": {"mlp": trained(graph), "gat": trained(graph, model="gat", hidden=16, heads=2, attention="partial")},
+        "trained": {
+            "mlp": trained(graph),
+            "rows": trained(graph, layers=0, embed="all"),
+            "gat": trained(graph, model="gat", hidden=16, heads=2, attention="partial"),
+        },
         "reordered": trained(graph.reordered("rcm")),
     }
     return found | {"edges": arrays.edge_index.T.tolist()}

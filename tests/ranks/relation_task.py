@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from ranks.link_task import gathered
 from torch.func import functional_call
-from torch_geometric.nn.kge import DistMult, TransE
+from torch_geometric.nn.kge import ComplEx, DistMult, RotatE, TransE
 
 import hpcgnn
 from hpcgnn.graph.local_graph import LocalGraph
@@ -24,6 +24,7 @@ from hpcgnn.train.tasks import LinkTask
 from hpcgnn.world import World
 
 RELATIONS, EPOCH = 4, 2
+DECODERS = ("dot", "distmult", "transe", "complex", "rotate")
 CONFIG = {"model": "rgcn", "layers": 2, "hidden": 8, "dropout": 0.0, "norm": "layer"}
 LINKS = {"link_split": (0.15, 0.2), "negatives": 3, "negative_pool": 25}
 Triples = np.ndarray  # (m, 3) original id of the source, relation, original id of the target
@@ -75,17 +76,34 @@ def scores_by_pyg(decoder: str, rows: torch.Tensor, vectors: torch.Tensor | None
     source, relation, target = torch.from_numpy(triples).T
     if decoder == "dot":
         return (rows[source] * rows[target]).sum(1)
-    kind = {"distmult": DistMult, "transe": TransE}[decoder](len(rows), RELATIONS, rows.shape[1]).double()
-    weights = {"node_emb.weight": rows, "rel_emb.weight": vectors}
-    return functional_call(kind, weights, (source, relation, target))
+    weights, width = {"node_emb.weight": rows, "rel_emb.weight": vectors}, rows.shape[1]
+    if decoder in ("complex", "rotate"):
+        width //= 2
+        weights = {"node_emb.weight": rows[:, :width], "node_emb_im.weight": rows[:, width:], "rel_emb.weight": vectors}
+    if decoder == "complex":
+        weights |= {"rel_emb.weight": vectors[:, :width], "rel_emb_im.weight": vectors[:, width:]}
+    kind = {"distmult": DistMult, "transe": TransE, "complex": ComplEx, "rotate": RotatE}[decoder]
+    found = functional_call(kind(len(rows), RELATIONS, width).double(), weights, (source, relation, target))
+    return found - 1 if decoder == "rotate" else found  # without PyG's margin
 
 
-def compare(graph: LocalGraph, arrays: small_graphs.Arrays, decoder: str, **links: object) -> dict:
+class Projected(torch.nn.Module):
+    """Rows of a model without layers: a product of the features."""
+
+    def __init__(self, weights: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.input_layer = torch.nn.ParameterDict({name.partition(".")[2]: value for name, value in weights.items()})
+
+    def forward(self, x: torch.Tensor, *_: object) -> torch.Tensor:
+        return x @ self.input_layer["weight"] + self.input_layer["bias"]
+
+
+def compare(graph: LocalGraph, arrays: small_graphs.Arrays, decoder: str, layers: int = 2, **links: object) -> dict:
     """The loss, gradients, metrics and draws, beside those of PyG on the edges that may carry messages."""
     world = graph.world
     shares = {"link_split": hpcgnn.LinkConfig.link_split} if graph.meta.has_link_split else {}
     split = hpcgnn.split_links(graph, hpcgnn.LinkConfig(**LINKS | shares | links))
-    config = hpcgnn.ModelConfig(decoder=decoder, **CONFIG)
+    config = hpcgnn.ModelConfig(decoder=decoder, **CONFIG | {"layers": layers})
     model = hpcgnn.build_model(config, split.train, backend="reference", dtype=torch.float64, seed=1)
     task = LinkTask(model, split, "auto")
     model.begin_epoch(EPOCH)
@@ -99,7 +117,9 @@ def compare(graph: LocalGraph, arrays: small_graphs.Arrays, decoder: str, **link
 
     state = {name: value.clone() for name, value in model.state_dict().items()}
     encoder = {name: value for name, value in state.items() if not name.startswith("decoder.")}
-    reference = pyg_models.reference(config, arrays.x.shape[1], config.hidden, encoder)
+    reference = (
+        pyg_models.reference(config, arrays.x.shape[1], config.hidden, encoder) if layers else Projected(encoder)
+    )
     triples = triples_of(arrays)
     train = torch.from_numpy(np.concatenate((messages, triples[triples[:, 0] == triples[:, 2]])))
     reference.edge_type = train[:, 1].long()
@@ -112,7 +132,8 @@ def compare(graph: LocalGraph, arrays: small_graphs.Arrays, decoder: str, **link
     wanted.backward()
     gradients = {name: p.grad for name, p in reference.named_parameters()}
     of_decoder = {"decoder.relation": vectors.grad, "decoder.margin": margin.grad}
-    mine = pyg_models.to_pyg(config, {name: value for name, value in sums.items() if name in encoder})
+    mine = {name: value for name, value in sums.items() if name in encoder}
+    mine = pyg_models.to_pyg(config, mine) if layers else mine
     errors = [float((mine[name] - gradients[name]).abs().max()) for name in mine]
     errors += [float((sums[name] - of_decoder[name]).abs().max()) for name in sums if name not in encoder]
 
@@ -128,6 +149,7 @@ def compare(graph: LocalGraph, arrays: small_graphs.Arrays, decoder: str, **link
         "gradient_error": max(errors) / max(float(each.abs().max()) for each in gradients.values()),
         "count_error": int(world.allreduce(np.array([count]))[0]) - len(learned) - len(apart),
         "metric": task.metric,
+        "exchanges": len(model.aggregators),
         "metrics": metrics,
         "wanted_metrics": [by_loops(score, triples, links, pool)["mrr"] for links, pool in zip(held_out, pools, strict=True)],
         "ranking": ranking,
@@ -160,17 +182,18 @@ def by_loops(
 def with_ties(graph: LocalGraph, arrays: small_graphs.Arrays, decoder: str) -> dict:
     """Ranks of all links with embeddings of a few whole numbers, many of which are equal."""
     rng = np.random.default_rng(3)
-    rows = torch.from_numpy(rng.integers(-1, 2, (arrays.num_nodes, 3)).astype(np.float64))
-    mine, links = CLASSES[decoder](3, RELATIONS, backend="reference").double(), links_of(graph)
-    vectors = torch.from_numpy(rng.integers(-1, 2, (RELATIONS, 3)).astype(np.float64))
+    rows = torch.from_numpy(rng.integers(-1, 2, (arrays.num_nodes, 4)).astype(np.float64))
+    mine, links = CLASSES[decoder](4, RELATIONS, backend="reference").double(), links_of(graph)
+    vectors = torch.from_numpy(rng.integers(-1, 2, (RELATIONS, 4)).astype(np.float64))
+    if decoder == "rotate":
+        vectors = torch.zeros(RELATIONS, 2, dtype=torch.float64)  # of other angles, sine or cosine are not exact
     if decoder != "dot":
         mine.relation.data = vectors
 
     def score(each: Triples) -> np.ndarray:
-        source, relation, target = (rows[each[:, 0]], vectors[each[:, 1]], rows[each[:, 2]])
         if decoder == "transe":  # PyG's formula without norms, which keeps numbers whole
-            return -(source + relation - target).abs().sum(1).numpy()
-        return (source * target * (relation if decoder == "distmult" else 1)).sum(1).numpy()
+            return -(rows[each[:, 0]] + vectors[each[:, 1]] - rows[each[:, 2]]).abs().sum(1).numpy()
+        return scores_by_pyg(decoder, rows, vectors, each).numpy()
 
     owned, extended = rows[graph.original_ids], rows[torch.cat((graph.original_ids, graph.halo_ids))]
     with torch.no_grad():
@@ -246,12 +269,13 @@ def report(world: World, folder: Path) -> dict:
     given = with_split(arrays)
     of_given = small_graphs.on_ranks(world, given, folder / f"split-{world.size}.h5")
     return {
-        "decoders": {name: compare(graph, arrays, name) for name in ("dot", "distmult", "transe")},
+        "decoders": {name: compare(graph, arrays, name) for name in DECODERS},
         "of_target": compare(graph, arrays, "distmult", target="1,3"),
         "of_split": compare(of_given, given, "distmult"),
         "reordered": compare(graph.reordered("rcm"), arrays, "distmult"),
-        "ties": {name: with_ties(graph, arrays, name) for name in ("dot", "distmult", "transe")},
-        "pairs": {name: scored_pairs(graph, name) for name in ("distmult", "transe")},
+        "no_layers": compare(graph, arrays, "complex", layers=0),
+        "ties": {name: with_ties(graph, arrays, name) for name in DECODERS},
+        "pairs": {name: scored_pairs(graph, name) for name in DECODERS[1:]},
         "of_kinds": of_kinds(kinds, small_graphs.with_types()),
         "triples": triples_of(arrays).tolist(),
     }

@@ -9,19 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import small_graphs
+import torch
 from rank_pool import ThreadPool
 from ranks import relation_task
 from requires import EVERYTHING
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.nn.decoders import CLASSES
+from hpcgnn.nn.halo import identity
 from hpcgnn.partition.options import PartitionOptions
 from hpcgnn.partition.partitioner import partition
 from hpcgnn.sources.convert import ConvertOptions, convert
 from hpcgnn.world.thread_world import one_rank
 
 RANKS = (1, 2, 3, 4) if EVERYTHING else (1, 3)  # the last of three has no nodes
-DECODERS = ("dot", "distmult", "transe")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,7 @@ def report(request, reports):
 
 def cases(report):
     yield from report["decoders"].items()
-    yield from ((name, report[name]) for name in ("of_target", "of_split", "reordered"))
+    yield from ((name, report[name]) for name in ("of_target", "of_split", "reordered", "no_layers"))
 
 
 def test_loss_and_gradients_equal_pygs(report):
@@ -45,6 +47,7 @@ def test_loss_and_gradients_equal_pygs(report):
         assert found["loss_error"] < 1e-10, name
         assert found["gradient_error"] < 1e-10, name
         assert found["count_error"] == 0, name
+        assert found["exchanges"] == (1 if name == "no_layers" else 3), name
 
 
 def test_ranks_among_all_nodes_and_among_drawn_ones_equal_those_of_loops(report):
@@ -205,3 +208,14 @@ def test_relations_need_types_of_edges(tmp_path):
         hpcgnn.split_links(graph, hpcgnn.LinkConfig(target="0"))
     with pytest.raises(HpcgnnError, match="--decoder transe learns a vector for each type of edges"):
         hpcgnn.build_model(hpcgnn.ModelConfig("gcn", decoder="transe"), graph)
+    with pytest.raises(HpcgnnError, match=r"^--decoder rotate needs an even --hidden, for complex rows, not 7$"):
+        hpcgnn.build_model(hpcgnn.ModelConfig("gcn", decoder="rotate", hidden=7), graph)
+
+
+@pytest.mark.parametrize("decoder", ["transe", "rotate"])
+def test_small_distances_of_long_rows_keep_their_digits(decoder):
+    torch.manual_seed(0)
+    judge, rows = CLASSES[decoder](8, 1), 1000 * torch.randn(40, 8)
+    near = rows + torch.rand(40, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(judge.every_score(near, rows).diagonal(), judge(identity(40), near, rows))
