@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.base.compiled import njit
-from hpcgnn.partition.problem import Problem, edge_chunks, in_step, looked_up, to_rank_0
+from hpcgnn.partition.problem import Problem, edge_chunks, in_step, to_rank_0
 from hpcgnn.partition.separate_process import maps
 
 _SWEEPS = 20
@@ -38,7 +38,7 @@ def quotient_graph(problem: Problem, parts: np.ndarray) -> sp.csr_matrix:
     mine = sp.csr_matrix(shape, dtype=np.int64)
     for chunk in in_step(world, edge_chunks(problem.reader, slab.first, slab.last), "read the edges"):
         here = parts[chunk.destinations() - slab.first]
-        there = looked_up(world, slab, parts, chunk.sources)
+        there = world.rows_of(slab.bounds, parts, chunk.sources)
         cut = here != there
         mine += sp.csr_matrix((np.ones(np.count_nonzero(cut), np.int64), (here[cut], there[cut])), shape=shape)
         problem.advance(chunk.last - chunk.first)

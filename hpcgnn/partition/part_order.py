@@ -19,7 +19,7 @@ import numpy as np
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.data.h5 import SlabWriter
 from hpcgnn.data.schema import MASKS, NO_TASK
-from hpcgnn.partition.problem import Advance, EdgeChunk, Problem, edge_chunks, in_step, looked_up, sorted_rows
+from hpcgnn.partition.problem import Advance, EdgeChunk, Problem, edge_chunks, in_step, sorted_rows
 from hpcgnn.plan.plan import offsets_of, ranges
 from hpcgnn.world import World, raise_on_all_ranks
 
@@ -131,7 +131,7 @@ class Reordering:
         before = place * self.owned - self.slab.first
         chunks = edge_chunks(self.reader, self.slab.first + self._left(place), self.slab.last)
         for chunk in in_step(self.world, chunks, "read the edges"):
-            sources = looked_up(self.world, self.slab, self.positions, chunk.sources)
+            sources = self.world.rows_of(self.slab.bounds, self.positions, chunk.sources)
             with raise_on_all_ranks(self.world, "write the parts"):
                 if chunk.last > chunk.first:  # no edges are left here, but other ranks may have more
                     work = partial(self._write_edges, chunk, sources, starts)

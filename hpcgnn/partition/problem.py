@@ -126,17 +126,6 @@ def _balanced_bounds(reader: SlabReader, size: int) -> np.ndarray:
     return bounds
 
 
-def looked_up(world: World, slab: Slab, values: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-    """From ``values`` (n,) of each rank's slab, those of ``nodes`` (m,), whichever ranks hold them. Collective; ``m`` may
-    differ between ranks."""
-    if world.size == 1:
-        return values[nodes]
-    wanted, inverse = np.unique(nodes, return_inverse=True)
-    asked, counts = world.alltoallv(wanted, np.diff(np.searchsorted(wanted, slab.bounds)))
-    answers, _ = world.alltoallv(values[asked - slab.first], counts)
-    return answers[inverse]
-
-
 @njit(cache=True)
 def place(rows: np.ndarray, columns: np.ndarray, cursor: np.ndarray, indices: np.ndarray) -> None:
     """Store ``columns[i]`` at ``indices[cursor[rows[i]]]`` for all m entries, and advance that row's cursor each time. Modifies

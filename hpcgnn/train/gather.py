@@ -137,11 +137,3 @@ def dealt(world: World, ids: np.ndarray, total: int, rows: np.ndarray) -> tuple[
     slab = np.empty_like(received)
     slab[there - bounds[world.rank]] = received
     return bounds, slab
-
-
-def rows_of(world: World, bounds: np.ndarray, slab: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """(m, F) rows of any ids, from the ranks whose ranges of :func:`dealt` hold them. Collective."""
-    distinct, place = np.unique(ids, return_inverse=True)  # a node in many pairs travels once
-    asked, counts = world.alltoallv(distinct, np.diff(np.searchsorted(distinct, bounds)))
-    answers, _ = world.alltoallv(slab[asked - bounds[world.rank]], counts)
-    return answers[place]

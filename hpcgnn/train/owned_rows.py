@@ -22,7 +22,7 @@ from hpcgnn.data.random_kernels import column_keys, sum_of_rows
 from hpcgnn.data.schema import Rule
 from hpcgnn.data.stored import look_in
 from hpcgnn.nn import GraphModel
-from hpcgnn.train.gather import dealt, id_bounds, rows_of
+from hpcgnn.train.gather import dealt, id_bounds
 from hpcgnn.train.optimiser import Adam
 from hpcgnn.train.tasks import Trainable
 from hpcgnn.world import World, raise_on_all_ranks
@@ -146,7 +146,7 @@ class OwnedRows:
         found = self._digest(span[0], joint, step)
         with raise_on_all_ranks(world, f"read {path}"):
             check_digest(path, found, digest)
-        rows = torch.from_numpy(rows_of(world, bounds, joint, layer.embedded))
+        rows = torch.from_numpy(world.rows_of(bounds, joint, layer.embedded))
         arrays = (each.contiguous().to(self._rows.device) for each in rows.chunk(len(names), 1))
         return dict(zip(names, arrays, strict=True)), step
 

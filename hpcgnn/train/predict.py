@@ -24,7 +24,7 @@ from hpcgnn.nn.decoders import Decoder
 from hpcgnn.nn.halo import identity
 from hpcgnn.sources.text import open_text
 from hpcgnn.train.checkpoint import check_weights
-from hpcgnn.train.gather import dealt, rows_of
+from hpcgnn.train.gather import dealt
 from hpcgnn.train.owned_rows import OwnedRows, shared_state
 from hpcgnn.train.tasks import check_labels, features_of, training_labels
 from hpcgnn.world import World, raise_on_all_ranks
@@ -119,7 +119,7 @@ def score_pairs(graph: LocalGraph, content: dict[str, Any], pairs: np.ndarray) -
         _check_numbers("types of edges", relation, graph.meta.num_edge_types)
     bounds, slab = _dealt_by_id(graph, embed())
     torch_device = graph.device.torch_device
-    source, target = (torch.from_numpy(rows_of(world, bounds, slab, ids)).to(torch_device) for ids in nodes.T)
+    source, target = (torch.from_numpy(world.rows_of(bounds, slab, ids)).to(torch_device) for ids in nodes.T)
     queries = decoder.query(source, torch.from_numpy(relation).to(torch_device), "source")
     return decoder(identity(len(pairs)).to(torch_device), queries, target)
 

@@ -234,6 +234,15 @@ class World(OfRanks, ABC):
         self.wait(self.start_alltoallv(*segments, what))
         return beside(rows, received), received_counts
 
+    def rows_of(self, bounds: np.ndarray, slab: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """(m, ...) rows of any ``ids`` (m,), from the ranks whose ranges of ids, between the (size + 1,) ``bounds``, have them
+        in their ``slab``; ``m`` may differ between ranks."""
+        if self.size == 1:
+            return slab[ids]
+        distinct, place = np.unique(ids, return_inverse=True)  # each travels once
+        asked, counts = self.alltoallv(distinct, np.diff(np.searchsorted(distinct, bounds)))
+        return self.alltoallv(slab[asked - bounds[self.rank]], counts)[0][place]
+
     _MOST_BROADCAST_BYTES = 1 << 30  # counts are C ints
 
     def broadcast_into(self, values: Values, root: int = 0, what: str = "a broadcast") -> Values:
