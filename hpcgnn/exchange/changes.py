@@ -40,6 +40,7 @@ class RowChange:
 
     # d of PipeQS' Eq. 6 as far as noise does not explain it: 1 minus the cosine between both messages, minus the noise
     distance: float
+    most: float  # the largest distance that may be hidden by the noise of the last messages
     # of all epochs between both messages, without noise, and without swings, which average out in the weights
     squared_change: float
     noise: float  # variance of the noise in one message
@@ -153,8 +154,9 @@ class RowChanges:
             return None
         evenly = self._epochs**2 * max(0.0, min(self._motions[-_EVENLY:]))
         distance = max(evenly, -further * max(self._motions))
+        most = max(distance, self._epochs**2 * max(map(abs, self._motions[-_EVENLY:])))
         noise = max(0.0, 1 - similar - distance)
-        return RowChange(distance, 2 * evenly, noise if noise > 1e-14 else 0.0, error / now, self._epochs)
+        return RowChange(distance, most, 2 * evenly, noise if noise > 1e-14 else 0.0, error / now, self._epochs)
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """PipeQS (§3.4, §3.5): exchanges whose rows change little send nothing, and bit-widths follow the change of rows.
 
 The distance d is that of Eq. 6 between the rows of two messages, over all ranks, as far as noise does not explain it
-(:mod:`hpcgnn.exchange.changes`). An exchange that sends nothing is not looked at, so its next distance is expected by the last
-one: rows that move on evenly are ``d (k / n)^2`` apart after k epochs if they were d apart after n. B_CHECK: received rows are
+(:mod:`hpcgnn.exchange.changes`). Rows are used again only where no larger d may be hidden by noise. An exchange that sends
+nothing is not looked at, so its next distance is expected by the last one: rows that move on evenly are ``d (k / n)^2`` apart after k epochs if they were d apart after n. B_CHECK: received rows are
 used again while that is at most E. Exchanges that use rows again are chosen by ``bypass``: all of these ("age"), those with
 d <= E at any age, as B_CHECK is printed ("drift"), or only the latter whose last message was late (S_CHECK, "late"). Ranks agree
 in the reduction of gradients, because a message of its own would queue behind the messages in question.
@@ -69,9 +69,9 @@ def enough_bits(change: RowChange, bits: int, most: float) -> int:
 
 def oldest_age(change: RowChange, threshold: float, most: int) -> int:
     """The number of epochs, of 1 to ``most``, after which rows are expected to be ``threshold`` apart."""
-    if change.distance * most**2 <= threshold * change.epochs**2:
+    if change.most * most**2 <= threshold * change.epochs**2:
         return most
-    return max(1, int(change.epochs * math.sqrt(threshold / change.distance)))
+    return max(1, int(change.epochs * math.sqrt(threshold / change.most)))
 
 
 class BitsState(msgspec.Struct):
@@ -177,7 +177,7 @@ class PipeQSStaleness(StalenessPolicy):
             if self._bypass == "age":
                 self.oldest[name] = oldest_age(change, self._threshold, self._most)
             else:
-                self.oldest[name] = self._most if change.distance <= self._threshold else 1
+                self.oldest[name] = self._most if change.most <= self._threshold else 1
 
     def details(self) -> dict[str, dict[str, Any]]:
         """The distances and the largest ages of rows."""

@@ -29,6 +29,7 @@ from requires import EVERYTHING
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.graph_file import GraphFile, PartsFile
+from hpcgnn.data.schema import EdgeType
 from hpcgnn.partition import PartitionOptions, methods, metis, part_order, partition, problem
 from hpcgnn.partition.problem import Problem
 from hpcgnn.world import whole_job
@@ -310,7 +311,11 @@ def test_each_type_of_nodes_is_balanced(tmp_path, method):
         [rng.integers(0, 300, (2, 3000)), rng.integers(300, 600, (2, 3000)), [[0, 300], [300, 0]]], 1
     )
     types = small_graphs.NodeType("a", 300), small_graphs.NodeType("b", 300)
-    graph = small_graphs.Arrays(edges, np.zeros((600, 0), np.float32), node_types=types)
+    between = tuple(EdgeType(source, f"{source}{target}", target) for target in range(2) for source in range(2))
+    graph = small_graphs.Arrays(
+        edges, np.zeros((600, 0), np.float32), edge_type=(edges[0] // 300 + 2 * (edges[1] // 300)).astype(np.int32),
+        node_types=types, edge_types=between,
+    )  # fmt: skip
     small_graphs.write_graph(tmp_path / "graph.h5", graph)
     shares = {}
     for balance in (("edges",), ("edges", "types")):
