@@ -2,10 +2,11 @@
 
 The distance d is that of Eq. 6 between the rows of two messages, over all ranks, as far as noise does not explain it
 (:mod:`hpcgnn.exchange.changes`). Rows are used again only where no larger d may be hidden by noise. An exchange that sends
-nothing is not looked at, so its next distance is expected by the last one: rows that move on evenly are ``d (k / n)^2`` apart after k epochs if they were d apart after n. B_CHECK: received rows are
-used again while that is at most E. Exchanges that use rows again are chosen by ``bypass``: all of these ("age"), those with
-d <= E at any age, as B_CHECK is printed ("drift"), or only the latter whose last message was late (S_CHECK, "late"). Ranks agree
-in the reduction of gradients, because a message of its own would queue behind the messages in question.
+nothing is not looked at, so its next distance is expected by the last one: rows that move on evenly are ``d (k / n)^2`` apart
+after k epochs if they were d apart after n. B_CHECK: received rows are used again while that is at most E. Exchanges that use
+rows again are chosen by ``bypass``: all of these ("age"), those with d <= E at any age, as B_CHECK is printed ("drift"), or
+only the latter whose last message was late (S_CHECK, "late"). Ranks agree in the reduction of gradients, because a message of
+its own would queue behind the messages in question.
 
 Bit-widths by the rule "error": rounding errors are independent from message to message, so they average out over messages whose
 rows are alike. The best average of rows that move by C from message to message, with rounding errors R(b), is off by
