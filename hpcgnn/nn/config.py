@@ -79,7 +79,7 @@ class LayerSettings:
         AUTO,
         "Normalisation after every layer except the last. mean: subtract the mean over all nodes; batch: batch normalisation "
         "over all nodes; layer: layer normalisation. With layer and none, features of one sign with large sums need a lower "
-        "--lr. auto is batch for gin and gine, whose sums need it, layer for hgt, and mean for the other models.",
+        "--lr. auto is batch for gin and gine, which have other norms within, layer for hgt, and mean for the other models.",
         choices=NORMS,
     )
     activation: str = setting("relu", "Activation function between layers.", choices=ACTIVATIONS)

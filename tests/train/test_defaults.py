@@ -71,8 +71,8 @@ def test_other_models_are_almost_as_good(graph, model):
 
 
 def test_gin_learns_beside_hubs(tmp_path):
-    """Ten nodes have half of all as neighbours: their rows must not decide on the scale of all, and sums of the last layer not end
-    the learning."""
+    """Ten nodes have half of all as neighbours. Their rows must not decide on the scale of all, nor the last layer end the
+    learning."""
     arrays, hubs = common_features(), np.repeat(np.arange(10), NODES // 2)
     ends = np.stack((hubs, np.random.default_rng(5).integers(0, NODES, hubs.size)))
     edges = np.concatenate((arrays.edge_index, ends, ends[::-1]), axis=1)
