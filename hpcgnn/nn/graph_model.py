@@ -334,8 +334,8 @@ class GraphModel(torch.nn.Module, ABC):
         integers.watch(first, lambda: self.use_compute(FLOAT32))
 
     def before_softmax(self) -> list[Part]:
-        """The layers and aggregators whose results enter the softmax or the decoder."""
-        return [self.layers[-1]]
+        """The layers and aggregators whose results enter the softmax or the decoder: the dense layer ``last``, if any."""
+        return [getattr(self, "last", self.layers[-1])]
 
     def dense_parameters(self) -> list[torch.nn.Parameter]:
         """The parameters that may have a weight decay of their own, as in the model's paper."""

@@ -349,9 +349,6 @@ class GCNII(GraphModel):
     def dense_parameters(self) -> list[torch.nn.Parameter]:
         return [*self.first.parameters(), *self.last.parameters()]
 
-    def before_softmax(self) -> list[Part]:
-        return [self.last]
-
     def scores(self, x: Features) -> torch.Tensor:
         first = self.activated(self.first(x))
         y = first

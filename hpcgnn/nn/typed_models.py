@@ -21,7 +21,7 @@ from hpcgnn.nn.config import (
     RGATSettings,
     register,
 )
-from hpcgnn.nn.graph_model import Connection, GraphModel, ModelContext, Part
+from hpcgnn.nn.graph_model import Connection, GraphModel, ModelContext
 from hpcgnn.nn.halo import make_halo
 from hpcgnn.nn.layers import KeyedDropout
 from hpcgnn.nn.linear import Features
@@ -120,9 +120,6 @@ class HGT(GraphModel):
             self.dropouts.append(self.new_dropout(config.dropout))
         self.last_dropout = self.new_dropout(config.dropout)
         self.last = self.new_dense(width, context.out_width)
-
-    def before_softmax(self) -> list[Part]:
-        return [self.last]
 
     def scores(self, x: Features) -> torch.Tensor:
         y = x if self.first is None else self.first(x)
