@@ -154,6 +154,14 @@ def test_figures_have_a_record() -> None:
     assert_none(offender for page in pages() if page not in exempt for offender in figures_without_a_link(page))
 
 
+def test_figures_beside_pykeen_are_in_its_file() -> None:
+    table = text_of(ROOT / "docs/how-to/predict-links.md").partition("## Beside PyKEEN")[2].partition("\n## ")[0]
+    lines = json.loads(text_of(ROOT / "docs/pykeen.json"))["results"]
+    known = {f"{line[name]:.3f}" for line in lines for name in ("mrr", "mrr deviation")}
+    said = {each for row in table.splitlines() if row.startswith("|") for each in _DECIMAL.findall(row)}
+    assert len(said) > 20 and said <= known, said - known
+
+
 def test_each_result_of_the_readme_has_a_link() -> None:
     results = text_of(ROOT / "README.md").partition("## Results")[2].partition("\n## ")[0].split("\n- ")[1:]
     assert_none(sentence for sentence in results if not _LINK.search(sentence))
