@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -198,21 +198,15 @@ def _read_settings(ctx: click.Context, path: Path) -> dict[str, Any]:
     """The settings of a TOML file. They become defaults, so flags on the command line override them."""
     values = read_file(path)
     known = {str(parameter.name) for parameter in ctx.command.get_params(ctx)}
-    unknown = [_with_suggestion(name, known - _CANNOT_BE_SET) for name in sorted(values.keys() - known)]
+    unknown = [(name, nearest(name, known - _CANNOT_BE_SET)) for name in sorted(values.keys() - known)]
     if unknown:
-        raise HpcgnnError(
-            f"{path} has unknown settings: {', '.join(unknown)}; `hpcgnn train --help` lists all settings"
-        )
+        told = ", ".join(f"{name} (did you mean {near}?)" if near else name for name, near in unknown)
+        raise HpcgnnError(f"{path} has unknown settings: {told}; `hpcgnn train --help` lists all settings")
     for name in sorted(values.keys() & _CANNOT_BE_SET):
         raise HpcgnnError(f"{path}: {name} cannot be set in a file: give --{name} on the command line")
     typed.validated(values, _BesideSettings, str(path))
     check_file(values, str(path))
     return values
-
-
-def _with_suggestion(name: str, known: Iterable[str]) -> str:
-    near = nearest(name, known)
-    return f"{name} (did you mean {near}?)" if near else name
 
 
 def _take_defaults(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:

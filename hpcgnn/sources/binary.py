@@ -82,14 +82,14 @@ class _ParquetEdges(SpooledEdges):
 
     def __init__(self, spec: Spec, folder: Path) -> None:
         try:
-            import pyarrow.parquet  # noqa: F401
+            from pyarrow import parquet
         except ImportError as error:
             raise HpcgnnError(f"{spec.text} needs pyarrow ({error}): pip install 'hpcgnn[parquet]'") from error
         asked = {role: spec.take(role) for role in (*ROLES, ATTR)}
         self._path = path = existing_file(spec.name, "parquet")
         num_nodes = spec.take_int("nodes", 0)
         super().__init__(folder, inverse=take_yes(spec, "inverse"))
-        with self._reading("its footer"), self._open() as file:
+        with self._reading("its footer"), parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
             roles = _chosen(path, file.schema_arrow, asked)
             names = file.schema_arrow.names
             named = {role for role, name in zip(roles, names, strict=True) if _is_text(file.schema_arrow, name)}
@@ -97,11 +97,6 @@ class _ParquetEdges(SpooledEdges):
             self.types = NameTable() if TYPE in named else None
             self._fill(file, {name: role for name, role in zip(names, roles, strict=True) if role})
         self.finish(str(path), num_nodes, (f"{path}: {EdgeColumns(roles, ',', tuple(names)).note()}",))
-
-    def _open(self) -> Any:
-        from pyarrow import parquet
-
-        return parquet.ParquetFile(self._path, pre_buffer=False, buffer_size=1 << 20)
 
     @contextlib.contextmanager
     def _reading(self, place: str) -> Iterator[None]:

@@ -11,7 +11,7 @@ import click
 from hpcgnn.base import whole_file
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.cli import console
-from hpcgnn.cli.options import QUIET
+from hpcgnn.cli.options import AS_JSON, QUIET
 
 if TYPE_CHECKING:
     from hpcgnn.lab.report.page import Page
@@ -35,9 +35,7 @@ Examples
               help="Format of the report. html: one self-contained file; md: Markdown with SVG pictures in files beside it.  "
                    "[default: md if --out ends in .md, else html]")  # fmt: skip
 @QUIET
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object on stdout: the files written, and the notes."
-)
+@AS_JSON
 def report(folders: tuple[Path, ...], out: Path | None, kind: str | None, quiet: bool, as_json: bool) -> None:
     """Write a report about one run, about several runs side by side, or about a study.
 
