@@ -151,7 +151,7 @@ def as_flag(name: str) -> str:
 
 
 @cache
-def settings_of(config_type: type) -> tuple[Setting, ...]:
+def settings_of(config_type: Any) -> tuple[Setting, ...]:
     """The fields of a dataclass that are settings."""
     hints = typing.get_type_hints(config_type)
     return tuple(

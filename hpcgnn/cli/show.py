@@ -182,7 +182,7 @@ def show(path: Path, quiet: bool, as_json: bool) -> None:
 
     One process reads the file in slabs, so start it without mpirun. `hpcgnn check` verifies values and checksums instead.
     """
-    facts = {"path": str(path)} | (_run(path) if path.is_dir() else _file(path, quiet=quiet or as_json))
+    facts: Facts = {"path": str(path)} | (_run(path) if path.is_dir() else _file(path, quiet=quiet or as_json))
     if as_json:
         print(json.dumps(facts))
         return

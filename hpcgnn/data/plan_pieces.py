@@ -55,7 +55,8 @@ def make(parts: PartsFile, strategy: str, folder: Path, part: int) -> None:
     """Plan the rows that ``part`` receives, and write the piece into ``folder``. Takes O(edges of the part) memory and time."""
     edges, rows = parts.edges(*parts.part(part), part), None
     if strategy.endswith(BY_TYPE):
-        types, nodes = parts.edge_types(int(edges[0][0]), int(edges[0][-1]), part), np.arange(edges[0].size - 1)
+        types = parts.of_edges("type", int(edges[0][0]), int(edges[0][-1]), part)
+        nodes = np.arange(edges[0].size - 1)
         if types is None:
             raise HpcgnnError(f"{parts.path} has no types of edges: convert a graph with edge_type")
         rows = RelationRows.of(types, np.repeat(nodes, np.diff(edges[0])), nodes.size, parts.meta.num_edge_types).rows
