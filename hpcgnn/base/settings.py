@@ -151,7 +151,7 @@ def as_flag(name: str) -> str:
 
 
 @cache
-def settings_of(config_type: Any) -> tuple[Setting, ...]:
+def settings_of(config_type: type) -> tuple[Setting, ...]:
     """The fields of a dataclass that are settings."""
     hints = typing.get_type_hints(config_type)
     return tuple(
@@ -166,7 +166,7 @@ class Checked:
 
     def __post_init__(self) -> None:
         """Convert NumPy's numbers to Python's."""
-        for each in settings_of(type(self)):
+        for each in settings_of(type(self)):  # type: ignore[arg-type]
             object.__setattr__(self, each.attribute, plain(getattr(self, each.attribute)))
 
     def check(self) -> None:
@@ -178,7 +178,7 @@ class Checked:
                 words = " or ".join(each.__name__ for each in kinds)
                 raise WrongTypeError(f"{name} must be a {words}, not {quoted(value)}")
         for owner in (self, *getattr(self, "own", ())):
-            for each in settings_of(type(owner)):
+            for each in settings_of(type(owner)):  # type: ignore[arg-type]
                 check_value(each, getattr(owner, each.attribute))
         for value, _ in parts.values():
             value.check()

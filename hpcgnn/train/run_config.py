@@ -251,7 +251,7 @@ class RunConfig(Checked):
         of_train = train, train.schedule, train.labels, train.loss
         for part in (self, self.links, self.model, *of_train, self.messages, self.int8, train.policy):
             for owner in (part, *getattr(part, "own", ())):
-                yield from ((owner, each) for each in settings_of(type(owner)) if each.name)
+                yield from ((owner, each) for each in settings_of(type(owner)) if each.name)  # type: ignore[arg-type]
 
     def _values(self) -> dict[str, Any]:
         bits = str(self.messages.bits) if self.policy.bits == FIXED else self.policy.bits
