@@ -355,10 +355,8 @@ class ModelConfig(Composed):
     def check(self) -> None:
         """Raise HpcgnnError for values with which no model can be built."""
         super().check()
-        if not self.layers and (self.decoder == DECODERS[0] or HopSettings in self.sections()):
-            raise WrongValueError(
-                "layers must be at least 1 here: 0 is for --task link, and not for --model appnp or dagnn"
-            )
+        if not self.layers and (self.decoder == DECODERS[0] or self.model != ModelConfig.model):
+            raise WrongValueError("layers must be at least 1 here: 0 is for --task link, and a --model has layers")
         if self.decoder in _OF_COMPLEX_ROWS and self.hidden % 2:
             raise WrongValueError(
                 f"--decoder {self.decoder} needs an even --hidden, for complex rows, not {self.hidden}"

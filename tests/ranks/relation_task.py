@@ -103,7 +103,9 @@ def compare(graph: LocalGraph, arrays: small_graphs.Arrays, decoder: str, layers
     world = graph.world
     shares = {"link_split": hpcgnn.LinkConfig.link_split} if graph.meta.has_link_split else {}
     split = hpcgnn.split_links(graph, hpcgnn.LinkConfig(**LINKS | shares | links))
-    config = hpcgnn.ModelConfig(decoder=decoder, **CONFIG | {"layers": layers})
+    config = hpcgnn.ModelConfig(
+        decoder=decoder, **CONFIG | ({"layers": layers} if layers else {"layers": 0, "model": "sage"})
+    )
     model = hpcgnn.build_model(config, split.train, backend="reference", dtype=torch.float64, seed=1)
     task = LinkTask(model, split, "auto")
     model.begin_epoch(EPOCH)

@@ -93,7 +93,7 @@ REFUSED = [
     ({"compute": "float32", "int8_most_error": 0.5}, "--int8-most-error is not used by --compute float32"),
     # Impossible values.
     ({"layers": -1}, "layers must be at least 0 and at most 10000, not -1"),
-    ({"layers": 0}, "layers must be at least 1 here: 0 is for --task link, and not for --model appnp or dagnn"),
+    ({"layers": 0}, "layers must be at least 1 here: 0 is for --task link, and a --model has layers"),
     ({"layers": 0, "model": "appnp", "task": "link"}, "layers must be at least 1 here: 0 is for --task link"),
     ({"decoder": "complex", "hidden": 7, "task": "link"}, "--decoder complex needs an even --hidden, for complex rows, not 7"),
     ({"bits": "3"}, "bits must be one of 32, 16, 8, 4, 2, 1, adaqp, auto, pipeqs, sylvie, uniform, uniform:BYTES, not '3'"),
