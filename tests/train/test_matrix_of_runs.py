@@ -66,7 +66,7 @@ SETTINGS = {
     "label_smoothing": (0.0, 0.2),
     "loss": ("auto", "huber"),
     "metric": ("auto", "rmse", "hits@10", "mrr"),
-    "decoder": ("dot", "mlp", "transe"),
+    "decoder": ("dot", "mlp", "transe", "complex", "rotate"),
     "compute": ("float32", "bf16-emulated", "int8-always"),
     "activations": ("keep", "recompute", "8bit"),
     "features": ("memory", "disk"),
@@ -102,7 +102,8 @@ BESIDE: dict[str, dict[str, Any]] = {
     "attention_dropout": {"model": "gat"}, "embed": {"graph": "types of nodes"}, "halo": {"model": "gat"},
     "attention": {"model": "gat"},
     "label_redraw": {"label_propagation": 0.5}, "loss": {"graph": "targets"}, "rmse": {"graph": "targets"},
-    "hits@10": {"graph": "links"}, "mrr": {"graph": "links"}, "mlp": {"graph": "links"}, "transe": {"graph": "relations"},
+    "hits@10": {"graph": "links"}, "mrr": {"graph": "links"}, "mlp": {"graph": "links"},
+    **{name: {"graph": "relations"} for name in ("transe", "complex", "rotate")},
     "eval_precision": {"bits": "2", "graph": "targets"},
 }  # fmt: skip
 # Which change neither losses nor weights nor bytes in so few epochs; tests/nn/test_matrix.py shows what they do.
