@@ -83,10 +83,7 @@ class NegativeSampler:
         self._kinds = kinds[np.diff(offsets)[kinds] > 0]
         self._first, self._count = offsets[self._kinds], np.diff(offsets)[self._kinds]
         self._pool_size = max(config.negative_pool, self._kinds.size)
-
-    @cached_property
-    def _known(self) -> KnownEdges:
-        return KnownEdges(self._graph)
+        self._known: KnownEdges | None = None
 
     @cached_property
     def _by_id(self) -> tuple[np.ndarray, np.ndarray]:
@@ -136,6 +133,8 @@ class NegativeSampler:
         kinds = np.where(is_target, *self._kinds_of_ends[::-1, links.triples[1, number]])
         kinds = np.searchsorted(self._kinds, kinds)
         slot, open_ = np.full(number.size, -1), np.arange(number.size)
+        if self._known is None:  # not a cached_property, for whose lock ranks that are threads would wait
+            self._known = KnownEdges(self._graph)
         # Only in a graph with types may a target belong to another rank.
         are_known = self._known.have_anywhere if has_types else self._known.have
         for attempt in range(_ATTEMPTS):

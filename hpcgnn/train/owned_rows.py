@@ -18,7 +18,6 @@ import torch
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import host_values
 from hpcgnn.data import h5, shared_file
-from hpcgnn.data.random_kernels import column_keys, sum_of_rows
 from hpcgnn.data.schema import Rule
 from hpcgnn.data.stored import look_in
 from hpcgnn.nn import GraphModel
@@ -152,6 +151,8 @@ class OwnedRows:
 
 
 def _sum(first: int, rows: np.ndarray) -> int:
+    from hpcgnn.data.random_kernels import column_keys, sum_of_rows  # numba takes memory of each rank
+
     bits = np.ascontiguousarray(rows).view(np.uint32)
     return int(sum_of_rows(np.arange(first, first + len(rows)), bits, column_keys(bits.shape[1])))
 
