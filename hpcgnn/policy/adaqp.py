@@ -168,9 +168,10 @@ class AdaQPBits(BitsPolicy):
             details = {}
             if self._waiting is not None:
                 details, self.changed = self._handed_out(), epoch
-            if epoch >= self.due:
+            numbers = [each for each, of in enumerate(self._errors.ranges) if of.messages]
+            if epoch >= self.due and numbers:
                 self.due = epoch + self._period
-                details = {**details, **self._ask([each for each, of in enumerate(self._errors.ranges) if of.messages])}
+                details = {**details, **self._ask(numbers)}
         except NoAssignment as failure:
             _LOG.warning("epoch %d: all rows have %d bits until the next assignment: %s", epoch, FALLBACK_BITS, failure)
             self._waiting = None
@@ -189,9 +190,7 @@ class AdaQPBits(BitsPolicy):
         once, because rank 0 could not hold them. Collective."""
         world, rank = self.setup.world, self.setup.world.rank
         theta, gamma = self._link_seconds()
-        groups, columns, fixed = (
-            zip(*(self._grouped(each, theta, gamma) for each in numbers), strict=True) if numbers else ((),) * 3
-        )
+        groups, columns, fixed = zip(*(self._grouped(each, theta, gamma) for each in numbers), strict=True)
         aim = Aim(self._own.variance_weight, self.seconds if self._own.time_scale == "epoch" else None)
         all_fixed = world.allreduce(np.stack(fixed), what="loads of an assignment")
         counts = world.allgather(np.array([each.shape[0] for each in columns]))  # (P, E)

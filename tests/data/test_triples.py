@@ -41,7 +41,7 @@ def test_names_may_have_commas(tmp_path, text):
     assert "type 0 is 'knows', 1 is 'likes, very much'" in " ".join(notes_of(f"edgelist:{tmp_path / 'kg'}", tmp_path))
     assert triples_in(tmp_path / "out.h5") == TRIPLES
     shown = CliRunner().invoke(show, [str(tmp_path / "out.h5")])
-    assert re.search(r"type \d+, lives in", shown.output)
+    assert re.search(r"edge_types: lives in", shown.output)
 
 
 def test_parquet_of_names_in_a_dictionary(tmp_path):
@@ -82,7 +82,7 @@ def test_a_folder_of_triples_keeps_its_split(tmp_path):
     assert told in " ".join(notes_of(source, tmp_path))
     assert np.bincount(hpcgnn.to_pyg(tmp_path / "out.h5").edge_split).tolist() == [2, 2, 1]
     shown = CliRunner().invoke(show, [str(tmp_path / "out.h5")])
-    assert re.search(r"validation links +2", shown.output)
+    assert re.search(r"link_split: validation +2", shown.output)
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,11 @@ def test_show_tells_what_each_type_has(tmp_path: Path) -> None:
     small_graphs.write_graph(tmp_path / "g.h5", ARRAYS)
     shown = CliRunner().invoke(show, [str(tmp_path / "g.h5")]).output
     lines = (
-        "type paper +30 with 5 features, 4 classes",
-        "type venue +1 with no features",
-        "type 1, author__writes__paper +65",
+        "node_types: paper: count +30 ",
+        "node_types: paper: columns +5 ",
+        "node_types: paper: classes +4 ",
+        "node_types: venue: columns +0 ",
+        "edge_types: author__writes__paper +65 ",
     )
     assert all(re.search(line, shown) for line in lines)
 
