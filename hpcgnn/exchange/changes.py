@@ -40,13 +40,13 @@ class RowChange:
 
     # d of PipeQS' Eq. 6 as far as noise does not explain it: 1 minus the cosine between both messages, minus the noise
     distance: float
-    most: float  # the largest distance that may be hidden by the noise of the last messages
     # of all epochs between both messages, without noise, and without swings, which average out in the weights
     squared_change: float
     noise: float  # variance of the noise in one message
     # mean squared error of rounding at random to a grid with one step: F / 6 * (largest - least value)^2
     range_error: float
     epochs: int  # between both messages
+    most: float = 0.0  # the largest distance that may be hidden by the noise of the last messages; 0 in older records
 
     def rounding_error(self, bits: int) -> float:
         """The mean squared error of rounding with ``bits`` bits (AdaQP's Eq. 11, with weights of one)."""
@@ -64,7 +64,7 @@ class ChangesState(msgspec.Struct):
     """The state of :class:`RowChanges`. kept: by number of the call and of columns. motions: as in :class:`RowChanges`."""
 
     kept: dict[tuple[Count, Count], KeptSample]
-    motions: list[float]
+    motions: list[float] = msgspec.field(default_factory=list)  # files of earlier versions have none
 
 
 class RowChanges:
@@ -156,7 +156,7 @@ class RowChanges:
         distance = max(evenly, -further * max(self._motions))
         most = max(distance, self._epochs**2 * max(map(abs, self._motions[-_EVENLY:])))
         noise = max(0.0, 1 - similar - distance)
-        return RowChange(distance, most, 2 * evenly, noise if noise > 1e-14 else 0.0, error / now, self._epochs)
+        return RowChange(distance, 2 * evenly, noise if noise > 1e-14 else 0.0, error / now, self._epochs, most)
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 

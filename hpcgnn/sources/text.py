@@ -636,8 +636,13 @@ class MetisSource(Source):
             raise HpcgnnError(
                 f"{self._path}: the line of node {first + int(short.argmax()) + 1} does not fit fmt and ncon"
             )
-        # Python's int refuses '1.5' and '1e3', and the message of reading() then quotes the wrong word.
-        numbers = np.array(list(chain.from_iterable(rows)), dtype=np.int64)
+        try:
+            numbers = np.array(list(chain.from_iterable(rows)), dtype=np.int64)
+        except (ValueError, OverflowError) as error:
+            node, word = next(
+                (node, word) for node, row in enumerate(rows, first + 1) for word in row if not _is_id(word)
+            )
+            raise HpcgnnError(f"{self._path}: node {node} has {word!r}, but METIS has whole numbers only") from error
         place = np.arange(numbers.size) - np.repeat(np.cumsum(counts) - counts, counts) - self._skip
         is_neighbour = (place >= 0) & (place % stride == 0)
         src = np.repeat(np.arange(first, first + len(rows)), (counts - self._skip) // stride)

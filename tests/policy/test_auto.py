@@ -83,7 +83,7 @@ def setup(*names: str) -> tuple[list[Any], Setup]:
 
 
 def change(squared: float, noise: float = 0.0) -> RowChange:
-    return RowChange(squared / 2, squared / 2, squared, noise, 0.0, 1)
+    return RowChange(squared / 2, squared, noise, 0.0, 1)
 
 
 def test_bits_are_tried_again_after_a_period():

@@ -26,7 +26,7 @@ Course = Callable[[int], float]  # the angle of rows in each epoch, in radians
 
 
 def change_of(distance: float = 0.0, squared: float = 0.0, range_error: float = 3.0, epochs: int = 1) -> RowChange:
-    return RowChange(distance, distance, squared, 0.0, range_error, epochs)
+    return RowChange(distance, squared, 0.0, range_error, epochs, distance)
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
