@@ -244,8 +244,8 @@ def _run(path: Path) -> Facts:
 
 
 def _rows_of(facts: Facts, before: str = "") -> Rows:
-    """The facts that say something, a row each, under the names that ``--json`` prints. Of a nested table and of a list of texts,
-    the first ones have a row each."""
+    """The facts that say something, a row each, under the names that ``--json`` prints. The texts of a list and the first facts
+    of a nested table have a row each."""
     for key, value in facts.items():
         name = before + key
         if isinstance(value, list) and value and isinstance(value[0], dict):

@@ -92,7 +92,8 @@ def plans(*, short: bool) -> list[Plan]:
             found += [Plan(training(2, policy, 3), who, each) for each in (SOME_TIME, WRITING)]
             found.append(Plan(training(4, policy, 3), who, moment))
         found += [Plan(training(2, policy, 1), who, CHECKPOINT) for who in (ONE_RANK, ALL_RANKS, LAUNCHER)]
-        found += [Plan(rows, who, CHECKPOINT, twice=turn % 2 == 0) for who in (ONE_RANK, ALL_RANKS, LAUNCHER)]
+        # Ranks that have lost their launcher may end their run, and leave nothing to be killed.
+        found += [Plan(rows, who, CHECKPOINT, twice=who != LAUNCHER) for who in (ONE_RANK, ALL_RANKS, LAUNCHER)]
     return found
 
 
@@ -242,8 +243,10 @@ def _wait_for_the_moment(
         strike.wait_until(lambda: _has_written(folder, before), process)
         started, length = time.monotonic(), alone.seconds - alone.first_file
     if plan.moment == CHECKPOINT:
-        wanted = 1 + int(share * (EPOCHS - 2))
-        strike.wait_until(lambda: strike.lines_in(folder / "run" / "metrics.jsonl") >= wanted, process, poll=0.002)
+        records = folder / "run" / "metrics.jsonl"
+        # A job that is started again must have ranks, and have removed what the first kill left, which is an epoch later.
+        wanted = max(1 + int(share * (EPOCHS - 2)), strike.lines_in(records) + 1)
+        strike.wait_until(lambda: strike.lines_in(records) >= wanted, process, poll=0.002)
         return
     strike.wait_until(lambda: time.monotonic() > started + share * length, process)
     if plan.who == ONE_RANK:
