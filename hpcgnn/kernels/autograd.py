@@ -401,6 +401,22 @@ class _Recorded(torch.autograd.Function):
 recorded = _Recorded.apply
 
 
+class _Linear(torch.autograd.Function):
+    """``there(x)`` for a linear ``there``, whose gradient is ``back`` of the result's. Differentiable any number of times."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.there, ctx.back = there, back
+        return there(x.detach())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Gradients:
+        return _Linear.apply(gradients[0], ctx.back, ctx.there), None, None
+
+
+recorded_linear = _Linear.apply
+
+
 def gradients_of(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], gradients: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -16,7 +17,7 @@ from hpcgnn.graph.node_types import FeaturesByType
 from hpcgnn.kernels import Csr, DropoutMask, keyed, spmm
 from hpcgnn.kernels.activation import Shift, activate, activation_kernels, column_sums, drop, relu_backward
 from hpcgnn.kernels.again import is_again, once
-from hpcgnn.kernels.autograd import Gradients, may_overwrite, recorded, tracked
+from hpcgnn.kernels.autograd import Gradients, may_overwrite, recorded, recorded_linear, tracked
 from hpcgnn.kernels.sizes import block_size
 from hpcgnn.nn.activations import Activations
 from hpcgnn.nn.aggregated_product import Order, aggregated_product
@@ -364,8 +365,8 @@ class KeyedDropout(torch.nn.Module):
             return x.dropped(mask, self.backend)
         if isinstance(x, FeaturesByType):
             of_types = [replace(mask, ids=mask.ids[place]) for place in x.places]
-            return x.with_blocks(map(_Dropout.apply, x.blocks, of_types, repeat(self.backend)))
-        return _drop_sparse(x, mask) if isinstance(x, Csr) else _Dropout.apply(x, mask, self.backend)
+            return x.with_blocks(map(_dropped, x.blocks, of_types, repeat(self.backend)))
+        return _drop_sparse(x, mask) if isinstance(x, Csr) else _dropped(x, mask, self.backend)
 
     def mask(self) -> DropoutMask | None:
         """The mask of this pass, for kernels that apply dropout themselves; None if nothing is dropped."""
@@ -378,17 +379,10 @@ class KeyedDropout(torch.nn.Module):
         return f"p={self.probability}"
 
 
-class _Dropout(torch.autograd.Function):
+def _dropped(x: torch.Tensor, mask: DropoutMask, backend: str) -> torch.Tensor:
     """Dropout whose backward pass computes the mask again, so that it is not kept."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, mask: DropoutMask, backend: str) -> torch.Tensor:
-        ctx.mask, ctx.backend = mask, backend
-        return drop(x.detach(), mask, backend)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return _Dropout.apply(gradients[0], ctx.mask, ctx.backend), None, None  # differentiable once more
+    again = partial(drop, mask=mask, backend=backend)
+    return recorded_linear(x, again, again)
 
 
 def _drop_sparse(x: Csr, mask: DropoutMask) -> Csr:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,26 +19,16 @@ from hpcgnn.base.errors import HpcgnnError, WrongTypeError, WrongValueError
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels.activation import column_sums
 from hpcgnn.kernels.again import once
-from hpcgnn.kernels.autograd import tracked
+from hpcgnn.kernels.autograd import recorded_linear, tracked
 from hpcgnn.world import World
 
 SUMS_OVER_NODES = "sums over nodes"  # for which ranks wait
 
 
-class _SumOverRanks(torch.autograd.Function):
-    """All-reduce in forward and in backward. Collective in both."""
-
-    @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, world: World) -> torch.Tensor:
-        ctx.world = world
-        if world.size == 1:
-            return values.detach().clone()
-        # A copy, because the result knows the graph, and a part that runs again would keep both for ever.
-        return once(lambda: _summed(values.detach(), world)).clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _SumOverRanks.apply(gradients[0], ctx.world), None  # differentiable once more
+def _total(values: torch.Tensor, world: World) -> torch.Tensor:
+    """The sum of all ranks' values, as a tensor of its own: the result knows the graph, and a part that runs again keeps what
+    came."""
+    return values.clone() if world.size == 1 else once(lambda: _summed(values.detach(), world)).clone()
 
 
 def _summed(values: torch.Tensor, world: World) -> torch.Tensor:
@@ -45,29 +36,20 @@ def _summed(values: torch.Tensor, world: World) -> torch.Tensor:
     return world.allreduce(values, what=SUMS_OVER_NODES)
 
 
-class _ColumnSums(torch.autograd.Function):
-    """(F,) float64 sums of the columns of (n, F), without a copy of it in float64."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, backend: str) -> torch.Tensor:
-        ctx.shape, ctx.dtype = x.shape, x.dtype
-        return column_sums(x.detach(), backend)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return gradients[0].to(ctx.dtype).expand(ctx.shape), None
-
-
 def _sums_of_columns(x: torch.Tensor, backend: str) -> torch.Tensor:
-    """(F,) float64 sums of the columns of (n, F), differentiable."""
-    return _ColumnSums.apply(x, backend) if tracked(x) else column_sums(x.detach(), backend)
+    """(F,) float64 sums of the columns of (n, F), differentiable, without a copy of it in float64."""
+    if not tracked(x):
+        return column_sums(x.detach(), backend)
+    shape, dtype = x.shape, x.dtype
+    return recorded_linear(x, partial(column_sums, backend=backend), lambda sums: sums.to(dtype).expand(shape))
 
 
 def sum_over_ranks(values: torch.Tensor, world: World) -> torch.Tensor:
     """The sum of all ranks' ``values``, differentiable; with one rank, it may be ``values``. Collective, forward and backward."""
     if tracked(values):
-        return _SumOverRanks.apply(values, world)
-    return values if world.size == 1 else once(lambda: _summed(values.detach(), world)).clone()
+        total = partial(_total, world=world)
+        return recorded_linear(values, total, total)
+    return values if world.size == 1 else _total(values, world)
 
 
 def mean_over_ranks(x: torch.Tensor, world: World, backend: str = "auto") -> tuple[torch.Tensor, float]:

@@ -299,12 +299,13 @@ class _Layer:
         with torch._C.DisableTorchFunction():  # nothing in here is the model's
             x, weight = widened(x.to(dtype)), None if weight is None else widened(weight.to(dtype))
             operator = bridge.operator(self.number, edge_index, weight, x.dtype, mean=layer.aggr in _MEANS)
-            # the same tensor where it may be: its rows travel once for all types of edges
-            z = operator(x if x.dim() == 2 else x.reshape(x.shape[0], math.prod(x.shape[1:])))
+            axis = layer.node_dim % x.dim()
+            rows = x.movedim(axis, 0) if axis else x  # the same tensor where it may be: all types of edges send it once
+            z = operator(rows if x.dim() == 2 else rows.reshape(rows.shape[0], math.prod(rows.shape[1:])))
+            z = z.view(z.shape[0], *rows.shape[1:]).movedim(0, axis)
             if isinstance(layer, LEConv):  # messages a_j - b_i
                 z = z - given["b"] * self._operator_of_own(edge_index, weight, x.dtype)
-        types = bridge.types_of(edge_index)[1:]
-        return bridge.mode.mark(z.view(z.shape[0], *x.shape[1:]).to(dtype), NODES, 0, types)
+        return bridge.mode.mark(z.to(dtype), NODES, axis, bridge.types_of(edge_index)[1:])
 
     def _operator_of_own(self, edges: Tensor, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
         """(n, 1) sums, or averages, of the weights of each node's in-edges."""

@@ -27,7 +27,8 @@ GRAPH = "graph"  # the graph itself, as an argument
 class Rows:
     """An argument that has a row of shape ``tail`` for each node or edge, or is an ``edge_index``, or is the graph.
 
-    of_type: the number of the type of its nodes, or of its edges, if it belongs to one in a dictionary by type.
+    of_type: the number of the type of its nodes, or of its edges, if it belongs to one in a dictionary by type. axis: the
+    dimension along which its rows are, -2 for (T, n, F), of which PyG's layers make T results at once.
     """
 
     kind: str
@@ -37,6 +38,7 @@ class Rows:
     high: float = 1.0
     has_gradient: bool = False
     of_type: int | None = None
+    axis: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Call:
     def shape(self) -> int:
         """A number that is the same for calls with arguments of the same kinds and types."""
         said = [
-            (leaf.kind, leaf.tail, leaf.kind != ENDS and leaf.dtype.is_floating_point, leaf.of_type)
+            (leaf.kind, leaf.tail, leaf.kind != ENDS and leaf.dtype.is_floating_point, leaf.of_type, leaf.axis)
             if isinstance(leaf, Rows)
             else repr(type(leaf))
             for leaf in pytree.tree_leaves(self.arguments)
@@ -71,7 +73,7 @@ def expected_call(forward: Callable[..., Any], graph: LocalGraph) -> Call | None
     names = ["x", "edge_index"] if {"x", "edge_index"} <= parameters.keys() else list(parameters)[:2]
     if len(names) < 2 or not {*needed} <= {*names, "edge_weight"} or (names[0] != "x" and names != needed):
         return None
-    rows = {names[0]: Rows(NODES, (graph.meta.num_features,), has_gradient=True), names[1]: Rows(ENDS)}
+    rows = {names[0]: Rows(NODES, (graph.meta.num_features,), has_gradient=True), names[1]: Rows(ENDS, axis=1)}
     if "edge_weight" in needed or ("edge_weight" in parameters and graph.edge_weight is not None):
         rows["edge_weight"] = Rows(EDGES, low=0.5, high=1.5)
     return Call(rows)
@@ -81,14 +83,12 @@ def real_call(arguments: dict[str, Any], graph: LocalGraph) -> Call:
     """The arguments of a real call on all ranks, by name. Collective.
 
     A tensor has rows of nodes if it has one for each node on every rank, and rows of edges likewise; a name with ``edge`` in it
-    decides where both are true. In a dictionary by type, as of ``HeteroData``, the key decides.
+    decides where both are true. (T, n, F) has rows of nodes, too. In a dictionary by type, as of ``HeteroData``, the key decides.
     """
     paths, tree = pytree.tree_flatten_with_path(arguments)
     of_types = [_type_of_key(path, graph.meta) if _has_rows(leaf) else None for path, leaf in paths]
     num_edges = {leaf.shape[1] for _, leaf in paths if _is_ends(leaf)} or {graph.indices.size}
-    said = zlib.crc32(repr([(str(path), _type_of(leaf)) for path, leaf in paths]).encode())
-    why = "the ranks call the model with different arguments: give arguments of the same names and types on all ranks"
-    same_everywhere(graph.world, [said], why)
+    _check_alike(graph, [(str(path), _type_of(leaf)) for path, leaf in paths])
     if not paths:
         return Call(arguments)
     mine = np.array([_described(leaf, graph, num_edges) for _, leaf in paths])
@@ -96,9 +96,16 @@ def real_call(arguments: dict[str, Any], graph: LocalGraph) -> Call:
     leaves = [
         _rows_of(str(path), leaf, values, of) for (path, leaf), values, of in zip(paths, agreed, of_types, strict=True)
     ]
+    pairs = zip(paths, leaves, strict=True)
+    _check_alike(graph, [rows.tail if isinstance(rows, Rows) else _tail(leaf) for (_, leaf), rows in pairs])
     if any(of is not None for of in of_types):
         _check_rows(paths, leaves, graph)
     return Call(pytree.tree_unflatten(leaves, tree))
+
+
+def _check_alike(graph: LocalGraph, said: list[Any]) -> None:
+    why = "the ranks call the model with different arguments: give arguments of the same names and types on all ranks"
+    same_everywhere(graph.world, [zlib.crc32(repr(said).encode())], why)
 
 
 def _type_of_key(path: tuple[Any, ...], meta: GraphMeta) -> tuple[str, int] | None:
@@ -134,9 +141,12 @@ def _check_rows(paths: list[tuple[Any, Any]], leaves: list[Any], graph: LocalGra
 
 
 def _type_of(leaf: Any) -> object:
-    if not _has_rows(leaf):
-        return type(leaf).__name__
-    return str(leaf.dtype), () if _is_ends(leaf) else tuple(leaf.shape[1:])
+    return (str(leaf.dtype), leaf.dim()) if _has_rows(leaf) else type(leaf).__name__
+
+
+def _tail(leaf: Any, axis: int = 0) -> tuple[int, ...]:
+    """The shape of a row, where rows are along ``axis``."""
+    return tuple(leaf.movedim(axis, 0).shape[1:]) if _has_rows(leaf) else ()
 
 
 def _has_rows(leaf: Any) -> bool:
@@ -148,18 +158,19 @@ def _is_ends(leaf: Any) -> bool:
 
 
 def _described(leaf: Any, graph: LocalGraph, num_edges: set[int]) -> tuple[float, ...]:
-    """Return whether a leaf cannot be an ``edge_index``, or rows of nodes, or of edges; and its least and largest value."""
+    """Return whether a leaf cannot be an ``edge_index``, or rows of nodes, or of edges, or of nodes along the last dimension but
+    one; and its least and largest value."""
     if not _has_rows(leaf):
-        return 1, 1, 1, -np.inf, -np.inf
+        return 1, 1, 1, 1, -np.inf, -np.inf
     values = leaf.detach()
     finite = values[values.isfinite()].double() if values.numel() else values.double()
     low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (np.inf, -np.inf)
-    rows = leaf.shape[0]
-    return not _is_ends(leaf), rows != graph.num_nodes, rows not in num_edges, -low, high
+    rows, inner = leaf.shape[0], leaf.dim() > 2 and leaf.shape[-2] == graph.num_nodes
+    return not _is_ends(leaf), rows != graph.num_nodes, rows not in num_edges, not inner, -low, high
 
 
 def _rows_of(path: str, leaf: Any, agreed: np.ndarray, of: tuple[str, int] | None) -> Any:
-    not_ends, not_nodes, not_edges = agreed[:3].astype(bool)
+    not_ends, not_nodes, not_edges, not_inner = agreed[:4].astype(bool)
     if of is not None:  # its number of rows may be any
         kind, of_type = of
         not_ends, not_nodes, not_edges = kind == NODES or not_ends, kind == EDGES, kind == NODES
@@ -167,12 +178,14 @@ def _rows_of(path: str, leaf: Any, agreed: np.ndarray, of: tuple[str, int] | Non
         of_type = None
     if isinstance(leaf, LocalGraph):
         return Rows(GRAPH, (leaf.meta.num_features,))
-    if not_ends and not_nodes and not_edges:
+    axis = 1 if not not_ends else -2 if not_nodes and not_edges and not not_inner else 0
+    if not_ends and not_nodes and not_edges and not axis:
         return leaf
-    low, high = (-float(agreed[3]), float(agreed[4])) if np.isfinite(agreed[3:]).all() else (0.0, 1.0)
-    kind = ENDS if not not_ends else EDGES if not_nodes or ("edge" in path and not not_edges) else NODES
+    low, high = (-float(agreed[4]), float(agreed[5])) if np.isfinite(agreed[4:]).all() else (0.0, 1.0)
+    is_nodes = bool(axis) or (not not_nodes and ("edge" not in path or not_edges))
+    kind = ENDS if not not_ends else NODES if is_nodes else EDGES
     has_gradient = leaf.is_floating_point() and (kind == NODES or leaf.requires_grad)
-    return Rows(kind, () if kind == ENDS else tuple(leaf.shape[1:]), leaf.dtype, low, high, has_gradient, of_type)
+    return Rows(kind, () if kind == ENDS else _tail(leaf, axis), leaf.dtype, low, high, has_gradient, of_type, axis)
 
 
 _KEPT = 8
@@ -212,7 +225,7 @@ class Given:
                 mode.mark([leaf.x, leaf.y, leaf.original_ids, *leaf.masks.values()], NODES)
                 mode.mark(leaf.edge_weight, EDGES)
             elif of is not None and leaf is not self.graph.edge_index:
-                mode.mark(leaf, of.kind, int(of.kind == ENDS), self._types(of))
+                mode.mark(leaf, of.kind, of.axis % leaf.dim(), self._types(of))
         return bound.args, bound.kwargs
 
     def _types(self, of: Rows) -> tuple[int, ...]:

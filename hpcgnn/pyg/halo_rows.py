@@ -7,7 +7,6 @@ They come and go by one alltoallv, which is not overlapped. Rows of layers trave
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ import torch
 from hpcgnn.base.host import index_array
 from hpcgnn.graph.local_graph import LocalGraph, asked_rows
 from hpcgnn.kernels.again import once
+from hpcgnn.kernels.autograd import recorded_linear
 from hpcgnn.kernels.keyed import splitmix64
 from hpcgnn.plan.plan import offsets_of
 
@@ -91,11 +91,14 @@ class HaloRows:
 
     def extended(self, x: torch.Tensor) -> torch.Tensor:
         """(n, ...) rows of any type to (n + h, ...), differentiable. Collective."""
-        return _Extended.apply(x, self)
+        return recorded_linear(x, self._widened, self.add_copies)
 
     def summed(self, wide: torch.Tensor) -> torch.Tensor:
         """(n + h, ...) values of the copies of nodes to (n, ...) sums at their owners, differentiable. Collective."""
-        return _Summed.apply(wide, self)
+        return recorded_linear(wide, self.add_copies, self._widened)
+
+    def _widened(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat((x, self.fetch(x)))
 
     def fetch(self, x: torch.Tensor) -> torch.Tensor:
         """(h, ...) rows of the halo nodes from (n, ...). Collective."""
@@ -151,25 +154,3 @@ class HaloRowsOfType(HaloRows):
 def _true_in(flags: torch.Tensor, counts: np.ndarray) -> np.ndarray:
     """(P,) number of true ones among the ``counts`` (P,) flags of each rank."""
     return np.diff(offsets_of(index_array(flags))[offsets_of(counts)])
-
-
-class _Extended(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, halo: HaloRows) -> torch.Tensor:
-        ctx.halo = halo
-        return torch.cat((x, halo.fetch(x)))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _Summed.apply(gradients[0], ctx.halo), None
-
-
-class _Summed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, wide: torch.Tensor, halo: HaloRows) -> torch.Tensor:
-        ctx.halo = halo
-        return halo.add_copies(wide)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _Extended.apply(gradients[0], ctx.halo), None

@@ -117,6 +117,7 @@ Of = tuple[str, int | None]
 
 def _few_edges(generator: np.random.Generator, *, both_ways: bool) -> np.ndarray:
     edges = generator.integers(0, NUM_NODES - 1, (2, NUM_EDGES - 7))
+    edges += edges >= NUM_NODES // 2  # the isolated node is not the last one, by which PyG may find the number of nodes
     edges = np.concatenate((edges, edges[:, :5], [[3, 11], [3, 11]]), axis=1)
     if not both_ways:
         return edges
@@ -247,8 +248,10 @@ class TinyGraph:
                 made = value[numbers[of]].clone().requires_grad_(rows.has_gradient)
                 if rows.has_gradient:
                     leaves.append((made, of))
+                made = made.movedim(0, rows.axis) if rows.axis else made
             given.append(made)
-        return Arguments(pytree.tree_unflatten(given, self._tree), leaves, numbers, self._pulls(numbers))
+        axis = min(rows.axis for rows, _ in self._leaves if isinstance(rows, Rows))
+        return Arguments(pytree.tree_unflatten(given, self._tree), leaves, numbers, self._pulls(numbers), axis)
 
     def _pulls(self, numbers: dict[Of, Tensor]) -> dict[Of, Tensor]:
         first = self.meta.node_type_offsets.tolist()
@@ -257,13 +260,14 @@ class TinyGraph:
 
 @dataclass
 class Arguments:
-    """Arguments by name, those with a gradient and whose rows they have, the original numbers of the rows, and the pull at each
-    node."""
+    """Arguments by name, those with a gradient and whose rows they have, the original numbers of the rows, the pull at each
+    node, and the dimension along which results have rows of nodes (-2 if an argument has them there)."""
 
     named: dict[str, Any]
     with_gradient: list[tuple[Tensor, Of]]
     rows: dict[Of, Tensor]
     pull: dict[Of, Tensor]
+    axis: int
 
     def give(self, model: torch.nn.Module) -> Any:
         """Call ``model`` with the arguments."""
@@ -424,6 +428,8 @@ def _with_rows(
     """The results of a model, and whose rows they have: one tensor, or for a call by type any tree of tensors."""
     sizes = {rows.numel(): of for of, rows in arguments.rows.items() if of[0] == NODES}
     found = [each for each in pytree.tree_leaves(result) if each is not None] if len(sizes) > 1 else [result]
+    if arguments.axis:
+        found = [each.movedim(-2, 0) if isinstance(each, Tensor) and each.dim() > 2 else each for each in found]
     if found and all(isinstance(each, Tensor) and each.dim() for each in found):
         whose = whose or [sizes[len(each)] for each in found if len(each) in sizes]
         if [arguments.pull[of].shape for of in whose] == [each.shape[:1] for each in found]:

@@ -248,8 +248,9 @@ class RowMode(TorchFunctionMode):
 
     def _made(self, call: _Call) -> Any:
         result, size = call(), call.get("size", int(call.name.startswith("new_")), ())
-        first = size[0] if isinstance(size, (tuple, list)) and size else size
-        return self.mark(result, first.kind, 0, first.types) if isinstance(first, Count) else result
+        sizes = enumerate(size if isinstance(size, (tuple, list)) else (size,))
+        axis, of = next(((axis, of) for axis, of in sizes if isinstance(of, Count)), (0, None))
+        return result if of is None else self.mark(result, of.kind, axis, of.types)
 
     def _inherit(self, result: Any, found: list[tuple[Tensor, Role]], reduced: int | None = None) -> Any:
         """Give the result of a function that works on each row by itself the role of its first argument with one. reduced: the
@@ -279,11 +280,11 @@ class RowMode(TorchFunctionMode):
     def _dropped(self, func: Any, args: Any, kwargs: Any) -> Any:
         given = dict(zip(("input", "p", "training", "inplace"), args, strict=False)) | kwargs
         x = given["input"]
-        role, ids = self.role(x), None
+        role, ids, axis = self.role(x), None, 0
         if func is torch.nn.functional.dropout and given.get("training", True) and x.is_floating_point():
             with torch._C.DisableTorchFunction():
-                if role is not None and role.kind == NODES and role.axis == 0:
-                    nodes = self._halo.of(role.types)
+                if role is not None and role.kind == NODES:
+                    nodes, axis = self._halo.of(role.types), role.axis
                     ids = nodes.original_ids[: nodes.num_owned]
                 elif self._edges is not None and x.shape[:1] == self._edges.shape[1:]:
                     of = self.role(self._edges)
@@ -291,7 +292,8 @@ class RowMode(TorchFunctionMode):
                     ids = edge_ids(destinations.original_ids[self._edges[1]], sources.original_ids[self._edges[0]])
                 of_all = role is None and self._edges is None and not rows.is_checkpointed()
                 with self._common_draws() if of_all else nullcontext():
-                    result = self._drop(x, given.get("p", 0.5), ids, in_layer=self._edges is not None)
+                    drawn = self._drop(x.movedim(axis, 0), given.get("p", 0.5), ids, in_layer=self._edges is not None)
+                result = drawn.movedim(0, axis)
                 result = x.copy_(result) if given.get("inplace") else result
             return result if role is None else self.mark(result, role.kind, role.axis, role.types)
         call = _Call(func, args, kwargs, [])

@@ -391,12 +391,14 @@ class _EdgeList(SpooledEdges):
         num_nodes = spec.take_int("nodes", 0)
         super().__init__(folder, inverse=take_yes(spec, "inverse"))
         self._set: int | None = None  # of the links of the file that is read
+        self._cut = ""  # the first name with blanks around it
         columns, sizes = None, []
         for number, path in enumerate(files):
             before, self._set = self.num_read, number if len(files) > 1 else None
             columns = self._read(path, asked, columns, all_names=all_names)
             sizes.append(f"{self.num_read - before:,} links of {path.name}")
         notes = [] if columns is None else [f"{files[0]}: {columns.note()}"]
+        notes += [f"{spec.name}: names are read without blanks around them, as {quoted(self._cut)}"] * bool(self._cut)
         notes += (
             [f"{spec.name}: {sizes[0]} are for training, {sizes[1]} for validation, {sizes[2]} for testing"]
             if sizes[1:]
@@ -435,12 +437,19 @@ class _EdgeList(SpooledEdges):
             self.nodes = NameTable()
         if TYPE in columns.named and self.types is None:
             self.types = NameTable()
-        src, dst = (_numbered(table[role], self.nodes) for role in (SOURCE, TARGET))
-        types = _numbered(table[TYPE], self.types) if TYPE in columns.roles else None
+        src, dst = (self._numbered(table[role], self.nodes) for role in (SOURCE, TARGET))
+        types = self._numbered(table[TYPE], self.types) if TYPE in columns.roles else None
         features = [table[name] for name in table.dtype.names or () if name.startswith(f"{ATTR} ")]
         attr = np.stack(features, axis=1) if features else None
         split = None if self._set is None else np.full(src.size, self._set, np.uint8)
         return EdgeChunk(src, dst, table[WEIGHT] if columns.weighted else None, types, attr, split)
+
+    def _numbered(self, column: np.ndarray, table: NameTable | None) -> np.ndarray:
+        if table is None:
+            return column
+        names = [name.strip() for name in column.tolist()]
+        self._cut = self._cut or next((given for given, name in zip(column, names, strict=True) if given != name), "")
+        return table.numbers(names)
 
 
 _SETS = ("train", "valid", "test")  # in the order of hpcgnn.data.schema.LINK_SETS
@@ -463,10 +472,6 @@ def _files(spec: Spec) -> list[Path]:
                 f"{spec.text}: a folder of links should have one file {each}.txt, .tsv or .csv, but {told}"
             )
     return [folder / names[0] for names in found]
-
-
-def _numbered(column: np.ndarray, table: NameTable | None) -> np.ndarray:
-    return column if table is None else table.numbers([name.strip() for name in column.tolist()])
 
 
 def _of_data(lines: Sequence[str]) -> list[str]:

@@ -71,6 +71,16 @@ def test_what_each_column_of_an_edge_list_is_taken_for_is_told(tmp_path, case):
     assert notes_of(f"edgelist:{path}", tmp_path)[0] == f"{path}: {note}"
 
 
+def test_names_that_blanks_alone_tell_apart_are_one_node_with_a_note(tmp_path):
+    path = tmp_path / "edges.csv"
+    path.write_text('source,target\n" a",b\na,"b "\n')
+    meta, edges, *_ = converted(f"edgelist:{path}", tmp_path)
+    assert (meta.num_nodes, pairs(edges)) == (2, [(0, 1), (0, 1)])
+    assert f"{path}: names are read without blanks around them, as ' a'" in notes_of(f"edgelist:{path}", tmp_path)
+    path.write_text("source,target\na,b\n")
+    assert "without blanks" not in "".join(notes_of(f"edgelist:{path}", tmp_path))
+
+
 MARK = b"\xef\xbb\xbf"
 TEXTS = {
     "edgelist": "0 1\n1 0\n",

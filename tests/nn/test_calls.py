@@ -104,6 +104,75 @@ def test_a_model_is_rehearsed_with_all_arguments_of_its_first_call(tmp_path: Pat
     assert "sort (test_calls.py, line " in refusal(tmp_path, use("sorted"), ranks)
 
 
+class Static(nn.Module):
+    """Two layers, for features (T, N, F) of one graph at T times."""
+
+    def __init__(self, conv: Callable[[int, int], nn.Module]) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = conv(WIDTH, 6), nn.LayerNorm(6), conv(6, 3)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return self.second(F.dropout(self.norm(self.first(x, edge_index)), 0.4, self.training), edge_index)
+
+
+@pytest.mark.parametrize(("conv", "times"), [  # the rehearsal's graph has 26 nodes, 11 of them on its first rank
+    (pyg.GCNConv, 11), (pyg.LEConv, 2), (pyg.ResGatedGraphConv, 26), (lambda f, c: pyg.SAGEConv(f, c, aggr="max"), 2),
+    (lambda f, c: pyg.MFConv(f, c, max_degree=2), 11),
+])  # fmt: skip
+def test_features_at_several_times_give_what_one_machine_gives(tmp_path: Path, conv: Any, times: int) -> None:
+    """As PyG does, layers compute all times at once; a rank's rows are along the last dimension but one."""
+    whole = Static(conv)
+    given = torch.rand(times, len(X), WIDTH, requires_grad=True)
+
+    def program(graph: LocalGraph) -> Any:
+        x = given.detach()[:, graph.original_ids].requires_grad_()
+        model = hpcgnn.distribute(copy.deepcopy(whole), graph)
+        dropped = of_all(graph, model(x, graph.edge_index).transpose(0, 1))
+        result = model.eval()(x, graph.edge_index)
+        (result.square().sum(2) * graph.original_ids).sum().backward()
+        hpcgnn.sum_gradients(model)
+        weights = [each.grad for each in model.parameters() if each.grad is not None]
+        rows = [of_all(graph, each.transpose(0, 1)) for each in (result, x.grad)]
+        return dropped, [*rows, *weights]
+
+    (one, _), *_ = on_each_rank(tmp_path, program, ranks=1)
+    (dropped, found), *_ = on_each_rank(tmp_path, program)
+    assert dropped == pytest.approx(one, rel=1e-4, abs=1e-5), "dropout depends on the number of ranks"
+    result = whole.eval()(given, torch.from_numpy(ARRAYS.edge_index))
+    (result.square().sum(2) * torch.arange(len(X))).sum().backward()
+    wanted = [result.transpose(0, 1), given.grad.transpose(0, 1)]
+    wanted += [each.grad for each in whole.parameters() if each.grad is not None]
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert (one - other).abs().max() <= 1e-5 * other.abs().max()
+
+
+def test_features_at_several_times_of_other_widths_are_refused(tmp_path: Path) -> None:
+    def use(graph: LocalGraph) -> None:
+        x = torch.rand(2, graph.num_nodes, WIDTH - (graph.world.rank == 1))
+        hpcgnn.distribute(Static(pyg.GCNConv), graph)(x, graph.edge_index)
+
+    assert "the ranks call the model with different arguments" in refusal(tmp_path, use)
+
+
+class OfEdges(pyg.MessagePassing):
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        return x[:, :1] + self.propagate(edge_index, e=features)
+
+    def message(self, e: torch.Tensor) -> torch.Tensor:
+        return e
+
+
+def test_sums_of_edges_alone_need_no_size(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """PyG finds the number of nodes in the edges, so the last node of the rehearsal has some."""
+
+    def use(graph: LocalGraph) -> None:
+        hpcgnn.distribute(OfEdges(), graph)(graph.x, graph.edge_index, torch.rand(graph.edge_index.shape[1], 1))
+
+    assert refusal(tmp_path, use) == ALLOWED
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("change", [
     lambda x, edges: x - x.mean(0),
     lambda x, edges: x * 2 if x.size(0) > 50 else x,
