@@ -97,6 +97,7 @@ def _verified_checkpoint(path: Path) -> Facts:
         "arrays": len(tensors),
         "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
         "checksums": True,
+        "digest": archive.digest_of(content),
     }
     return facts | {name: content[name] for name in ("parts_uuid", "next_epoch", "node_rows") if name in content}
 
@@ -123,6 +124,10 @@ def _verified_run(path: Path) -> Facts:
         if wanted := about.get("node_rows", {}).get(kind):
             rows = f"{kind}-{about['next_epoch']}.h5"
             owned_rows.check_digest(checkpoints / rows, of_file.get(rows, {}).get("digest", "none"), wanted)
+    if wanted := of_file.get(checkpoint.LAST, {}).get("node_rows", {}).get(checkpoint.MESSAGES):
+        of_ranks = f"{of_file[checkpoint.LAST]['next_epoch']}-"
+        total = sum(int(each["digest"][:16], 16) for name, each in of_file.items() if name.startswith(of_ranks))
+        owned_rows.check_digest(checkpoints / checkpoint.MESSAGES, f"{total % 2**64:016x}", wanted)
     return facts
 
 
@@ -164,7 +169,7 @@ def _about_checksums(facts: Facts) -> str:
 
 
 _MOST = 16  # rows and numbers of one fact that are printed
-_NOT_PRINTED = ("path", "settings", "plans_without_checksums", "node_rows")
+_NOT_PRINTED = ("path", "settings", "plans_without_checksums", "node_rows", "digest")
 
 
 @click.command(

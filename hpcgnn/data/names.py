@@ -136,8 +136,4 @@ def _between(arrays: tuple[StoredArray, ...], first: int, last: int) -> list[str
     content, offsets = arrays
     ends = offsets.read(first, last + 1).tolist()
     text = content.read(ends[0], ends[-1]).tobytes()
-    return [_text(text[begin - ends[0] : end - ends[0]]) for begin, end in pairwise(ends)]
-
-
-def _text(name: bytes) -> str:
-    return name.decode(errors="replace")
+    return [text[begin - ends[0] : end - ends[0]].decode(errors="replace") for begin, end in pairwise(ends)]

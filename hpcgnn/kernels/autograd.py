@@ -411,7 +411,9 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Gradients:
-        return _Linear.apply(gradients[0], ctx.back, ctx.there), None, None
+        if torch.is_grad_enabled():  # create_graph=True: this backward pass will be differentiated
+            return _Linear.apply(gradients[0], ctx.back, ctx.there), None, None
+        return ctx.back(gradients[0]), None, None
 
 
 recorded_linear = _Linear.apply

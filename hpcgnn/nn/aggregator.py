@@ -7,7 +7,7 @@ The backward pass makes the same seven calls on the transposed matrices, with Dl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from hpcgnn.exchange.mailbox import Message
 from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.kernels import Csr
 from hpcgnn.kernels.again import PRESENT, once, tell, told_before
-from hpcgnn.kernels.autograd import tracked
+from hpcgnn.kernels.autograd import recorded_linear, tracked
 from hpcgnn.kernels.sizes import block_size
 from hpcgnn.nn.activations import Form
 from hpcgnn.nn.correction import Correction
@@ -299,7 +299,7 @@ class PendingAggregation:
         elif aggregator.overlaps():
             self.begun = _Begin.apply(x, self)
         else:
-            self._whole = _Whole.apply(x, aggregator, self.back)
+            self._whole = recorded_linear(x, partial(_whole, aggregator), partial(_whole, self.back))
 
     def finish(self) -> Tensor:
         """Finish the aggregation, and return the (n, F) result."""
@@ -360,20 +360,9 @@ class _Finish(torch.autograd.Function):
         return gradients[0].new_empty(0), None
 
 
-class _Whole(torch.autograd.Function):
+def _whole(aggregator: Aggregator, x: Tensor) -> Tensor:
     """Both halves at once."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, aggregator: Aggregator, back: Aggregator) -> Tensor:
-        ctx.both = back, aggregator
-        return aggregator.finish_step(*aggregator.start_step(x))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        if torch.is_grad_enabled():
-            return _Whole.apply(gradients[0], *ctx.both), None, None
-        back, _ = ctx.both
-        return back.finish_step(*back.start_step(gradients[0])), None, None
+    return aggregator.finish_step(*aggregator.start_step(x))
 
 
 class CachedAggregator:

@@ -64,11 +64,7 @@ class Correction:
         self._world, self._counts, self.copies, self._proportions = world, counts, copies, proportions
         self._weights: dict[torch.dtype, tuple[Csr, torch.Tensor]] = {}
         self._near: Csr | None = None
-        self.nodes = self._boundary()
-
-    def _boundary(self) -> Tensor:
-        """(b,) int64 nodes to which received rows are added."""
-        return self._plan.receive.indptr.diff().nonzero()[:, 0]
+        self.nodes = self._plan.receive.indptr.diff().nonzero()[:, 0]  # (b,) int64, to which received rows are added
 
     @cached_property
     def reverse(self) -> Correction:

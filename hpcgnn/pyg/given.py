@@ -88,7 +88,8 @@ def real_call(arguments: dict[str, Any], graph: LocalGraph) -> Call:
     paths, tree = pytree.tree_flatten_with_path(arguments)
     of_types = [_type_of_key(path, graph.meta) if _has_rows(leaf) else None for path, leaf in paths]
     num_edges = {leaf.shape[1] for _, leaf in paths if _is_ends(leaf)} or {graph.indices.size}
-    _check_alike(graph, [(str(path), _type_of(leaf)) for path, leaf in paths])
+    kinds = ((str(leaf.dtype), leaf.dim()) if _has_rows(leaf) else type(leaf).__name__ for _, leaf in paths)
+    _check_alike(graph, [(str(path), kind) for (path, _), kind in zip(paths, kinds, strict=True)])
     if not paths:
         return Call(arguments)
     mine = np.array([_described(leaf, graph, num_edges) for _, leaf in paths])
@@ -138,10 +139,6 @@ def _check_rows(paths: list[tuple[Any, Any]], leaves: list[Any], graph: LocalGra
             "graph.original_ids) for a type without features",
             agreed=True,
         )
-
-
-def _type_of(leaf: Any) -> object:
-    return (str(leaf.dtype), leaf.dim()) if _has_rows(leaf) else type(leaf).__name__
 
 
 def _tail(leaf: Any, axis: int = 0) -> tuple[int, ...]:

@@ -22,13 +22,15 @@ _PIECE = 1 << 24  # bytes
 _CALLED = {"torch._utils _rebuild_tensor_v2", "collections OrderedDict", "torch Size"}
 
 
-def write(path: Path, content: dict[str, Any]) -> None:
-    """Write ``content`` (tensors and plain values) with its digest. Raises the OSError that torch would hide."""
+def write(path: Path, content: dict[str, Any]) -> str:
+    """Write ``content`` (tensors and plain values) with its digest, and return that. Raises the OSError that torch would hide."""
     content = _on_host(content)
+    digest = digest_of(content)
     with path.open("wb", buffering=1 << 20) as file:
         stream = _Stream(file)
-        torch.save(content | {DIGEST: digest_of(content)}, stream)  # type: ignore[arg-type]
+        torch.save(content | {DIGEST: digest}, stream)  # type: ignore[arg-type]
         stream.finish()
+    return digest
 
 
 def _on_host(content: Any) -> Any:

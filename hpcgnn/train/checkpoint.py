@@ -35,8 +35,8 @@ class Checkpoint(msgspec.Struct):
 
     model_config: the model's ``description()``. next_epoch: number of epochs that were trained. data: of the graph
     (:func:`hpcgnn.data.digests.in_text`), empty in older files. node_rows: digests of the files "last" and "best" of learned rows
-    of nodes. The fields from ``task`` on depend on the task, and must be the
-    same in a run that continues this one.
+    of nodes, and of the "messages" that ranks keep, or "". The fields from ``task`` on depend on the task, and must be the same
+    in a run that continues this one.
     """
 
     version: int

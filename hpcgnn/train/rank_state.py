@@ -16,6 +16,7 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.exchange.mailbox import RowCounts, check_kept, shape_of
 from hpcgnn.policy.policies import Policies
 from hpcgnn.train import archive, checkpoint
+from hpcgnn.train.owned_rows import check_digest
 from hpcgnn.train.tasks import Trainable
 from hpcgnn.world import World, raise_on_all_ranks, same_everywhere
 
@@ -30,6 +31,7 @@ class RankState:
     def __init__(self, world: World, model: Trainable, policies: Policies) -> None:
         self._world, self._model, self._policies = world, model, policies
         self._named = -1  # the epoch in last.pt
+        self.digest = ""  # of all ranks' files of the last checkpoint, which has it; "" if there are none
 
     @property
     def _is_used(self) -> bool:
@@ -47,19 +49,25 @@ class RankState:
                 "rows": self._model.aggregator.exchange.rows_that_travel(),
                 "rank": self._world.rank,
             }
-            self._write(run, epoch, content)
+            self.digest = self._of_all(self._write(run, epoch, content))
             self._named = epoch
 
-    def _write(self, run: Path, epoch: int, content: dict[str, Any]) -> None:
+    def _of_all(self, digest: str) -> str:
+        """The digest of all ranks' files: the sum of the first halves of theirs."""
+        mine = np.array([int(digest[:16], 16)], np.uint64).view(np.int64)
+        return f"{self._world.allreduce(mine).view(np.uint64)[0]:016x}"
+
+    def _write(self, run: Path, epoch: int, content: dict[str, Any]) -> str:
         """The file of the previous checkpoint remains, because ``last.pt`` still refers to it; all others are removed."""
         mine = self._path(run, epoch)
         with raise_on_all_ranks(self._world, f"write {mine.parent}"):
             mine.parent.mkdir(exist_ok=True)
             with whole_file.replacing(mine, cleans=False) as temporary:
-                archive.write(temporary, content)  # streamed, as it may be as large as all boundary rows
+                digest = archive.write(temporary, content)  # streamed, as it may be as large as all boundary rows
             names = (_NAME.fullmatch(path.name) for path in mine.parent.glob(f"*-{self._world.rank}.pt"))
             for other in {int(name[1]) for name in names if name} - {epoch, self._named}:
                 self._path(run, other).unlink()
+        return digest
 
     def load(self, run: Path, epoch: int, last: dict[str, Any], *, same_parts: bool) -> None:
         """Continue from the state, if every rank has one for this very plan, and from the policies' state in ``last``."""
@@ -71,6 +79,7 @@ class RankState:
         messages, policies = self._model.messages, last.get("policies") or {}
         if not self._fits(content):
             content = None
+        found = "" if content is None else self._of_all(archive.digest_of(content))
         with raise_on_all_ranks(self._world, f"use {where.parent}"):
             if content is not None:  # of this model's exchanges and these policies
                 exchanges = [facts.exchange for facts in self._policies.all_facts]
@@ -80,6 +89,9 @@ class RankState:
                 }
                 check_kept(content.get("kept"), counts, str(where))
                 self._policies.check_rank_state(content.get("policies"), str(where))
+        with raise_on_all_ranks(self._world, f"use {where.parent}"):
+            wanted = last.get("node_rows", {}).get(checkpoint.MESSAGES)
+            check_digest(where.parent, found, wanted if found else None)
         if content is None:
             _LOG.warning(
                 "the checkpoint has no messages for these parts and this strategy: delta coding and staleness start as in epoch 0"

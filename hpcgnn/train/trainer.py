@@ -329,7 +329,7 @@ class Trainer:
         if self.world.rank != 0:
             return
         about = {"model_config": self.model.description(), "parts_uuid": self.graph.uuid, "data": self.graph.data}
-        about |= {"node_rows": self._owned_rows.digests}
+        about |= {"node_rows": self._owned_rows.digests | {checkpoint.MESSAGES: self._rank_state.digest}}
         common = about | self.task.identity()
         if self.best_state is not None:
             best = common | {"model": self.best_state, "next_epoch": self.best.epoch + 1}

@@ -32,9 +32,18 @@ SETTINGS |= {"bits": "adaqp", "staleness": "pipeqs", "bypass": "late"}
 LAST, BEST, MESSAGES = "checkpoints/last.pt", "checkpoints/best.pt", "checkpoints/messages/4-1.pt"
 
 
-def train(world: World, parts: Path, out: Path, epochs: int = 4, *, resume: bool = False, log: Path | None = None):
+def train(
+    world: World,
+    parts: Path,
+    out: Path,
+    epochs: int = 4,
+    *,
+    resume: bool = False,
+    log: Path | None = None,
+    seed: int = 0,
+):
     graph, clock = hpcgnn.load(parts, world), Clock(None if log is None else read_log(world, log))
-    trainer = trainer_of(graph, SETTINGS | {"epochs": epochs}, run=RunFolder(out), clock=clock)
+    trainer = trainer_of(graph, SETTINGS | {"epochs": epochs, "seed": seed}, run=RunFolder(out), clock=clock)
     if resume:
         trainer.resume()
     trainer.fit()
@@ -44,7 +53,8 @@ def train(world: World, parts: Path, out: Path, epochs: int = 4, *, resume: bool
 def whole(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     small_graphs.in_parts(folder / "parts.h5", small_graphs.random_multigraph(), 2)
-    on_threads(2, lambda world: train(world, folder / "parts.h5", folder / "run"))
+    for seed, name in enumerate(("run", "other")):
+        on_threads(2, lambda world, out=folder / name, seed=seed: train(world, folder / "parts.h5", out, seed=seed))
     return folder
 
 
@@ -116,12 +126,21 @@ def test_what_ranks_kept_may_not_be_exchanged(whole, run):
     refused(lambda: resumed(whole, run), str(mine), "belongs to rank 0")
 
 
+@pytest.mark.parametrize("files", ["4-*.pt", "4-1.pt"])
+def test_what_ranks_kept_in_another_run_is_refused(whole, run, files):
+    """It fits the parts, the model and the policies; the checkpoint has the digest of all ranks' files."""
+    for other in (whole / "other" / MESSAGES).parent.glob(files):
+        shutil.copy(other, (run / MESSAGES).parent)
+    for job in (lambda: resumed(whole, run), lambda: said("check", run)):
+        assert "messages does not belong to its checkpoint" in str(refusal(job, run)[0])
+
+
 KEPT = ("kept", "mailboxes", (1, False, 0, 4))
 OF_RANKS = [  # of what a rank keeps
     (("kept",), ..., "must be a table"),
     ((*KEPT, "arrived"), None, "arrived must be"),
     ((*KEPT, "in_flight"), lambda sent: (sent[0], -1), "of at least 0"),
-    (KEPT, ..., "not of one checkpoint"),
+    (KEPT, ..., "does not belong to its checkpoint"),
     (("kept", "mailboxes", (9, False, 0, 4)), {}, "which this model does not exchange"),
     ((*KEPT, "last"), torch.zeros(1, 4), "but the exchange needs numbers"),
     ((*KEPT, "arrived_sums"), lambda rows: rows[1:].clone(), "sums of layer 2's boundary rows"),
