@@ -168,11 +168,10 @@ def _described(leaf: Any, graph: LocalGraph, num_edges: set[int]) -> tuple[float
 
 def _rows_of(path: str, leaf: Any, agreed: np.ndarray, of: tuple[str, int] | None) -> Any:
     not_ends, not_nodes, not_edges, not_inner = agreed[:4].astype(bool)
+    of_type = None
     if of is not None:  # its number of rows may be any
         kind, of_type = of
         not_ends, not_nodes, not_edges = kind == NODES or not_ends, kind == EDGES, kind == NODES
-    else:
-        of_type = None
     if isinstance(leaf, LocalGraph):
         return Rows(GRAPH, (leaf.meta.num_features,))
     axis = 1 if not not_ends else -2 if not_nodes and not_edges and not not_inner else 0

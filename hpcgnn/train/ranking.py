@@ -2,8 +2,8 @@
 
 Each link asks two questions: which source has this relation to this target, and which target has it from this source. Where nodes
 have types, those of the true end's type are candidates. Candidates that would make a known triple (one of all edges of the graph)
-do not count. With b candidates that score better than the true end and q that score the same, its rank is 1 + b + q / 2, the mean
-of the best and the worst order of ties ("realistic" rank).
+do not count, nor does the known end in a graph without types of edges. With b candidates that score better than the true end and q
+that score the same, its rank is 1 + b + q / 2, the mean of the best and the worst order of ties ("realistic" rank).
 
 All ranks see the questions of all ranks in chunks, and each rank scores the candidates that it owns: this takes
 O(questions x N F / P) time, and O(chunk x block) memory beside the embeddings, for N candidates of F columns on P ranks.
@@ -135,8 +135,11 @@ class Ranker:
         """(2, chunk) int64 number of this rank's candidates with a better score, and with the same one. Collective."""
         true_scores = self._true_scores(decoder, owned, queries, facts)[:, None]
         per_question, known = asked.completions.of(facts[:, 0], facts[:, 1])
-        question = np.repeat(np.arange(len(facts)), per_question)
-        place, is_candidate = found_in(candidates, self._local[known - self._graph.first])
+        question, first_of_rank = np.repeat(np.arange(len(facts)), per_question), self._graph.first
+        if not self._graph.meta.num_edge_types:  # a node itself often has the highest score, and is no end of its links
+            mine = (facts[:, 1] >= first_of_rank) & (facts[:, 1] < first_of_rank + self._graph.num_nodes)
+            question, known = np.append(question, np.flatnonzero(mine)), np.append(known, facts[mine, 1])
+        place, is_candidate = found_in(candidates, self._local[known - first_of_rank])
         question, place = question[is_candidate], place[is_candidate]
         counts = torch.zeros(2, len(facts), dtype=torch.int64, device=owned.device)
         for first in range(0, candidates.size, BLOCK):
