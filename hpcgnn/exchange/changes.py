@@ -6,6 +6,7 @@ noise alone, c is as similar to a as to b, however the noise is distributed. If 
 and if it swings between two values, to a. Similarity is the cosine between two messages. Its difference in one message is mostly
 noise, of either sign, so the least difference of several messages counts, if all have one sign: a motion that begins shows after
 five messages, or at once if it exceeds the noise by far, and its end at once. Of the steps of a random walk, a third is motion.
+Rows that leap are as far from a as from b: then b is less similar to c than a was to b.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class ChangesState(msgspec.Struct):
 
     kept: dict[tuple[Count, Count], KeptSample]
     motions: list[float] = msgspec.field(default_factory=list)  # files of earlier versions have none
+    similar: float | None = None  # likewise
 
 
 class RowChanges:
@@ -84,6 +86,7 @@ class RowChanges:
         self._epochs, self._ratio = 1, 1.0
         # by how much the last messages were more similar to the one before than to that before it, for one epoch
         self._motions: list[float] = []
+        self._similar: float | None = None  # how similar the last two messages were
 
     def note(self, rows: torch.Tensor, given: QuantizedRows | None, call: int, epoch: int) -> None:
         """Compare ``rows`` (s, F), which are about to be sent, with those of the last two messages of the same call.
@@ -146,13 +149,16 @@ class RowChanges:
         further = self._epochs**2 * ((1 + 1 / self._ratio) ** 2 - 1)
         # the same rows again have a difference of 0, in spite of the rounding of sums
         motion = (similar - apart) / further if abs(similar - apart) > 1e-14 else 0.0
-        if len(self._motions) >= _KNOWN and motion > _STEP * max(map(abs, self._motions)):
-            self._motions = [motion] * _KNOWN
+        # a leap may have been in a single epoch
+        leap = 0.0 if self._similar is None else self._similar - similar
+        self._similar, fast = similar, max(motion, leap / (3 * self._epochs**2))
+        if len(self._motions) >= _KNOWN and fast > max(1e-14, _STEP * max(map(abs, self._motions))):
+            self._motions = [max(motion, leap)] * _KNOWN
         else:
             self._motions = [*self._motions[1 - _BY_TURNS :], motion]
         if len(self._motions) < _KNOWN:
             return None
-        evenly = self._epochs**2 * max(0.0, min(self._motions[-_EVENLY:]))
+        evenly = max(0.0, min(1 - similar, self._epochs**2 * min(self._motions[-_EVENLY:])))
         distance = max(evenly, -further * max(self._motions))
         most = max(distance, self._epochs**2 * max(map(abs, self._motions[-_EVENLY:])))
         noise = max(0.0, 1 - similar - distance)
@@ -163,7 +169,7 @@ class RowChanges:
     def state(self) -> dict[str, Any]:
         """The sampled rows and the noise, as tensors and plain values."""
         kept = {slot: {"rows": each.rows.cpu(), "epochs": each.epochs} for slot, each in self._kept.items()}
-        return {"kept": kept, "motions": self._motions}
+        return {"kept": kept, "motions": self._motions, "similar": self._similar}
 
     def check_state(self, state: Any, where: str) -> ChangesState:
         """The content of :meth:`state`. Raises HpcgnnError if it is not of these rows. where: its file and exchange."""
@@ -180,7 +186,7 @@ class RowChanges:
         self._kept = {
             slot: KeptSample(each.rows.to(self._torch_device), each.epochs) for slot, each in found.kept.items()
         }
-        self._motions = found.motions
+        self._motions, self._similar = found.motions, found.similar
 
 
 def _sum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
