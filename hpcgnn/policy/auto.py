@@ -99,6 +99,7 @@ class AutoBitsState(msgspec.Struct):
     """The state of :class:`AutoBits`."""
 
     trial: Trial
+    due: Count | None = None  # files of earlier versions have none
 
 
 @BITS_POLICIES.register(AUTO)
@@ -112,17 +113,14 @@ class AutoBits(OrderedBits):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self.trial, self._period = Trial(), setup.config.section(PeriodSettings).bits_period
+        self.trial = Trial()
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
         """Set the mean bits of the trial, or of its result, in all exchanges. Collective."""
-        assert self._errors is not None
         if self.trial.is_over(epoch):
             self.trial = Trial()
-        if not self.trial.seconds[0]:  # before each trial; before the first epoch, there are no ranges of rows yet
-            self._errors.renew()
         bits = CHOICES[self.trial.current]
-        self._errors.set(bits)
+        self._set_bits(epoch, bits)
         return {"bits": bits, "seconds_by_bits": self.trial.details(CHOICES)}
 
     def observe(self, seen: Observation) -> None:

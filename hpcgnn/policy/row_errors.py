@@ -22,6 +22,7 @@ from hpcgnn.base.host import host_values, index_array
 from hpcgnn.base.typed import QUANTIZED_BITS, Count
 from hpcgnn.exchange.layout import RowBits
 from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, Setup
+from hpcgnn.policy.config import PeriodSettings
 from hpcgnn.world import World
 
 LEVELS, PER_OCTAVE = 256, 8  # beta of a level and of the one below differ by a factor of 2^(1/8)
@@ -146,11 +147,11 @@ class BitsByError(RowErrors):
         """The bit-widths of an exchange's rows."""
         return self._bits[facts.name][mean] if mean in _MIXED else facts.exchange.uniform_bits(mean)
 
-    def renew(self) -> None:
-        """Put rows into their order by the ranges since the last call. Collective."""
+    def renew(self) -> bool:
+        """Put rows into their order by the ranges since the last call; false where there are none. Collective."""
         known = [number for number, each in enumerate(self.ranges) if each.messages]
         if not known:  # on no rank, because all ranks send messages in the same epochs
-            return
+            return False
         betas = [self.take(number) for number in known]
         largest = self._world.allreduce(np.array([beta.max(initial=0.0) for beta in betas]), "max")
         levels = [levels_of(*each) for each in zip(betas, largest.tolist(), strict=True)]
@@ -161,6 +162,7 @@ class BitsByError(RowErrors):
             received, _ = self._world.alltoallv(sent, facts.exchange.send_counts)
             self._keep(facts.name, sent, received)
         self.is_ordered = True
+        return True
 
     def _keep(self, name: str, sent: np.ndarray, received: np.ndarray) -> None:
         self._codes[name] = sent, received
@@ -201,6 +203,18 @@ class OrderedBits(BitsPolicy):
     def __init__(self, setup: Setup, *, by_error: bool = True) -> None:
         super().__init__(setup)
         self._errors = BitsByError(setup.world, setup.all_facts) if by_error else None
+        self.due: int | None = None  # the epoch in which rows are ordered anew
+        self._period = setup.config.section(PeriodSettings).bits_period
+
+    def _set_bits(self, epoch: int, mean: int) -> None:
+        """Give rows ``mean`` bits. They are ordered in the epoch after the first one, when ranges are known but change fast, then
+        after twice as many epochs each time, and at last once in a period. Collective."""
+        assert self._errors is not None
+        if self.due is None:
+            self.due = epoch + 1
+        elif epoch >= self.due and self._errors.renew():
+            self.due = epoch + min(max(epoch, 1), self._period)
+        self._errors.set(mean)
 
     def observe(self, seen: Observation) -> None:
         """Note that weights are new."""
@@ -219,6 +233,7 @@ class OrderedBits(BitsPolicy):
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
         """Continue from the states; without ranges of these very rows, all have the mean bits."""
         super().load(state)
+        self.due = self.due if rank_state else None
         if self._errors is not None and rank_state:
             self._errors.load(rank_state)
 

@@ -23,26 +23,19 @@ from hpcgnn.base.typed import QUANTIZED_BITS, Count, MessageBits
 from hpcgnn.exchange.layout import RowBits
 from hpcgnn.exchange.mailbox import FRESH, STALE
 from hpcgnn.policy.base import ExchangeFacts, Observation, Setup, StalenessPolicy
-from hpcgnn.policy.config import (
-    BITS_POLICIES,
-    STALENESS_POLICIES,
-    DescentSettings,
-    ImportanceSettings,
-    PeriodSettings,
-)
+from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES, DescentSettings, ImportanceSettings
 from hpcgnn.policy.loss_trend import LossTrend
-from hpcgnn.policy.row_errors import BitsByError, OrderedBits
+from hpcgnn.policy.row_errors import OrderedBits
 from hpcgnn.world import World
 
 CHOICES = QUANTIZED_BITS
 
 
 class SylvieState(msgspec.Struct):
-    """The state of :class:`SylvieBits`. raised: epochs since the last raise. due: the epoch in which rows are ordered anew."""
+    """The state of :class:`SylvieBits`. due: the epoch in which rows are ordered anew."""
 
     base: MessageBits
     trend: LossTrend = msgspec.field(default_factory=LossTrend)
-    raised: Count = 0
     due: Count | None = None
 
 
@@ -61,9 +54,7 @@ class SylvieBits(OrderedBits):
     def __init__(self, setup: Setup) -> None:
         self._own, self._rows = setup.config.section(DescentSettings), setup.config.section(ImportanceSettings)
         super().__init__(setup, by_error=self._rows.importance == "error")
-        self._period = setup.config.section(PeriodSettings).bits_period
-        self.base, self.trend, self.raised = self._rows.least_bits, LossTrend(), 0
-        self.due: int | None = None
+        self.base, self.trend = self._rows.least_bits, LossTrend()
         self._classes = [] if self._errors is not None else row_classes(setup.world, setup.all_facts)
 
     def begin_epoch(self, epoch: int) -> dict[str, Any]:
@@ -72,38 +63,23 @@ class SylvieBits(OrderedBits):
             for facts, by_base in zip(self.all_facts, self._classes, strict=True):
                 facts.exchange.row_bits = by_base[self.base]
         else:
-            self._order_rows(self._errors, epoch)
-            self._errors.set(self.base)
+            self._set_bits(epoch, self.base)
         return {"base_bits": self.base, **self.trend.record(self._own)}
 
-    def _order_rows(self, errors: BitsByError, epoch: int) -> None:
-        """Order rows anew if a period has ended; the first one ends when the first ranges are known."""
-        if self.due is None:
-            self.due = epoch + 1
-        elif epoch >= self.due:
-            self.due = epoch + self._period
-            errors.renew()
-
     def observe(self, seen: Observation) -> None:
-        """Double or halve the base bits (Eq. 5). The default rule waits until a raise can be seen in the loss, for
-        ``loss_window`` epochs, before it changes them again.
-        """
+        """Double or halve the base bits (Eq. 5). Rounding adds to the loss, so lines are of losses with the same bits."""
         super().observe(seen)
         self.trend.add(seen.loss, self._own)
-        slower = self.trend.is_slower(self._own)
-        self.raised += 1
-        waits = self._own.descent_rule == "corrected" and self.base > self._rows.least_bits
-        if slower is None or (waits and self.raised <= self._own.loss_window):
-            return
-        if slower:
-            self.base, self.raised = min(self.base * 2, CHOICES[-1]), 0
-        else:
-            self.base = max(self.base // 2, self._rows.least_bits)
+        slower, before = self.trend.is_slower(self._own), self.base
+        if slower is not None:
+            self.base = min(before * 2, CHOICES[-1]) if slower else max(before // 2, self._rows.least_bits)
+        if self.base != before:
+            self.trend.losses = []
 
     def load(self, state: dict[str, Any], rank_state: dict[str, Any] | None = None) -> None:
         """As :meth:`OrderedBits.load`; without ranges, those of the next epoch give the order."""
         super().load(state, rank_state)
-        self.base, self.due = max(self.base, self._rows.least_bits), self.due if rank_state else None
+        self.base = max(self.base, self._rows.least_bits)
 
 
 @STALENESS_POLICIES.register("sylvie")
