@@ -128,7 +128,7 @@ def costs_of(pairs: list[tuple[_Class, np.ndarray]], seconds: np.ndarray, size: 
         of_kind = met & np.array([each == kind for each, _ in pairs], bool)
         if of_kind.any():
             costs.seconds_per_byte[kind] = float(np.median(theta[of_kind]))
-            costs.seconds_per_message[kind] = float(np.median(small[of_kind]))
+            costs.seconds_per_message[kind] = float(np.median(np.maximum(small - SMALL * theta, 0)[of_kind]))
     if "network" not in costs.seconds_per_byte:
         return costs
     took = [
