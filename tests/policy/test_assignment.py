@@ -178,20 +178,6 @@ def test_by_the_papers_rule_only_ratios_of_seconds_matter() -> None:
     assert mean_bits(problem, PAPER) == mean_bits(timed(problem, 1024.0), PAPER) < 6
 
 
-def test_a_slow_link_gets_fewer_bits_than_the_others() -> None:
-    """Bytes from and to the last host take ten times as long."""
-    problem = draw(4, 200, 2, kind="equal")
-    is_slow = (problem.sender == 3) | (problem.receiver == 3)
-    alike = replace(problem, seconds_per_bit=np.ones(problem.beta.size))
-    slow = replace(problem, seconds_per_bit=np.where(is_slow, 10.0, 1.0))
-    epoch = 0.5 * loads_of(slow, slow.bits_now).max()
-    (bits,) = (each.bits for each in solve([slow], Aim(0.5, epoch)))
-    assert bits[is_slow].mean() < 4.1
-    assert bits[~is_slow].mean() > 7.9
-    (even,) = (each.bits for each in solve([alike], Aim(0.5, epoch)))
-    assert abs(even[is_slow].mean() - even[~is_slow].mean()) < 0.5
-
-
 def test_ten_thousand_groups_of_six_exchanges_take_less_than_two_seconds() -> None:
     problems = [draw(4, 2500, 7) for _ in range(6)]
     started = time.process_time()

@@ -86,21 +86,6 @@ def change(squared: float, noise: float = 0.0) -> RowChange:
     return RowChange(squared / 2, squared, noise, 0.0, 1)
 
 
-def test_bits_are_tried_again_after_a_period():
-    facts, arguments = setup("a")
-    policy, used = AutoBits(arguments), []
-    for epoch in range(60):
-        policy.begin_epoch(epoch)
-        facts[0].sends()
-        used.append(int(facts[0].row_bits.sent.mean()))
-        slow = epoch < 20  # later, the network is fast
-        policy.observe(Observation(epoch, 1.0, {2: 1.0, 4: 1.4, 8: 2.0}[used[-1]] if slow else 1.0, {}))
-    first = 1 + _BLOCK + 3  # epoch 0 is not part of the trial
-    assert used[:first] == [2] * (1 + _BLOCK) + [4] * 3
-    assert set(used[first:30]) == {2}
-    assert set(used[30 + 2 * _BLOCK :]) == {8}
-
-
 def test_a_trial_begins_when_rows_have_an_order():
     """Also after a checkpoint of other parts, and after that of a run with other bits, which has no state of the policy."""
     facts, arguments = setup("a")
@@ -125,19 +110,6 @@ def freshness(epochs: int, of_rows: dict[str, RowChange], seconds: dict[str, flo
         found.append({each.name: each.freshness for each in facts})
         policy.observe(Observation(epoch, 1.0, seconds[found[-1]["a"]], of_rows))
     return found
-
-
-def test_a_model_that_moves_stays_fresh():
-    found = freshness(60, {"a": change(0.5), "b": change(0.3, 0.1)}, {"fresh": 2.0, "stale": 1.0})
-    assert {kind for epoch in found for kind in epoch.values()} == {"fresh"}
-
-
-def test_a_frozen_model_uses_stale_rows_where_they_save_time():
-    rows = {"a": change(0.0, 1.0), "b": change(0.0)}
-    for seconds, wanted in (({"fresh": 2.0, "stale": 1.0}, "stale"), ({"fresh": 1.0, "stale": 0.99}, "fresh")):
-        found = freshness(45, rows, seconds)
-        assert found[4 * _BLOCK]["a"] == "fresh"
-        assert found[-1] == {"a": wanted, "b": wanted}
 
 
 def test_the_layer_that_moves_is_fresh_and_the_others_are_stale():

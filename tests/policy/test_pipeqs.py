@@ -1,4 +1,4 @@
-"""PipeQS and SANCUS: what rows do decides whether they are sent, and in how many bits.
+"""PipeQS: what rows do decides whether they are sent, and in how many bits.
 
 Ranks exchange rows whose course is known: at rest or moving, with and without the noise of dropout.
 """
@@ -116,10 +116,6 @@ def at_rest(epoch: int) -> float:
     return 0.0
 
 
-def moving(epoch: int) -> float:
-    return 1.0 * epoch  # a distance of 0.46 in each epoch
-
-
 BOTH = PolicyConfig("pipeqs", "pipeqs")
 
 
@@ -131,24 +127,6 @@ def test_rows_at_rest_are_sent_as_rarely_as_the_bound_allows_at_any_bits():
         assert max(found.ages) == 4
         sent[bits] = found.bytes_sent
     assert [4 * sent[2], 2 * sent[4]] == [sent[8]] * 2
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_rows_at_rest_take_the_fewest_bits_and_only_the_layer_that_moves_is_sent_in_each_epoch(dropout):
-    still, moved = run([at_rest, moving], BOTH, dropout=dropout)
-    assert still.bits[:_KNOWN] == [8] * _KNOWN
-    assert sorted(still.bits, reverse=True) == still.bits
-    assert still.bits[-1] == 2 < moved.bits[-1]
-    assert sum(still.sent[_KNOWN:]) <= 8
-    assert all(moved.sent)
-
-
-def test_bits_go_up_when_rows_move_and_down_again_when_they_rest():
-    down, up = run([lambda epoch: 1.0 * min(epoch, 12), lambda epoch: 0.4 * max(epoch - 12, 0)], BOTH, 40)
-    assert min(down.bits[:13]) > 2 == down.bits[-1]
-    assert up.bits[12] == 2 < up.bits[-1]
-    assert all(up.sent[-8:])
-    assert not all(down.sent[-8:])
 
 
 def test_noise_alone_moves_nothing_and_rows_that_swing_are_sent_in_each_epoch():
@@ -169,12 +147,3 @@ def test_slower_rows_are_used_for_longer():
         assert 1 - np.cos(max(each.ages) * angle) < 0.1
     printed = PolicyConfig("fixed", "pipeqs", bypass="drift")  # rows are used up to the bound once they are close
     assert [max(each.ages) for each in run([lambda epoch: 0.2 * epoch], printed)] == [4]
-
-
-def test_sancus_waits_for_the_rows_that_it_sends():
-    still, slow, moved = run([at_rest, lambda epoch: 0.2 * epoch, moving], PolicyConfig("fixed", "sancus"))
-    for found, most in ((still, 4), (slow, 2), (moved, 0)):
-        assert [sends for sends, age in zip(found.sent, found.ages, strict=True) if age == 0] == [True] * sum(
-            found.sent
-        )
-        assert max(found.ages) == most
