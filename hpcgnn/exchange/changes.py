@@ -149,9 +149,10 @@ class RowChanges:
         further = self._epochs**2 * ((1 + 1 / self._ratio) ** 2 - 1)
         # the same rows again have a difference of 0, in spite of the rounding of sums
         motion = (similar - apart) / further if abs(similar - apart) > 1e-14 else 0.0
-        # a leap may have been in a single epoch
-        leap = 0.0 if self._similar is None else self._similar - similar
-        self._similar, fast = similar, max(motion, leap / (3 * self._epochs**2))
+        # A leap may have been in a single epoch. Noise that only grows does not make rows several times as far apart.
+        before, self._similar = 1 - (self._similar or 0.0), similar
+        leap = 1 - similar - before if 1 - similar > (1 + _STEP) * before else 0.0
+        fast = max(motion, leap / (3 * self._epochs**2))
         if len(self._motions) >= _KNOWN and fast > max(1e-14, _STEP * max(map(abs, self._motions))):
             self._motions = [max(motion, leap)] * _KNOWN
         else:
