@@ -2,8 +2,8 @@
 
 Each link asks two questions: which source has this relation to this target, and which target has it from this source. Where nodes
 have types, those of the true end's type are candidates. Candidates that would make a known triple (one of all edges of the graph)
-do not count, nor does the known end in a graph without types of edges. With b candidates that score better than the true end and q
-that score the same, its rank is 1 + b + q / 2, the mean of the best and the worst order of ties ("realistic" rank).
+do not count, nor does the known end in a graph without types of edges. With b candidates that score better than the true end and
+q that score the same, its rank is 1 + b + q / 2, the mean of the best and the worst order of ties ("realistic" rank).
 
 All ranks see the questions of all ranks in chunks, and each rank scores the candidates that it owns: this takes
 O(questions x N F / P) time, and O(chunk x block) memory beside the embeddings, for N candidates of F columns on P ranks.
