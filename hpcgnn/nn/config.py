@@ -74,12 +74,12 @@ class LayerSettings:
         least=0,
         most=10_000,
     )
-    dropout: float = setting(0.6, "Dropout rate before every layer except the first.", least=0, below=1, is_free=True)
+    dropout: float = setting(0.6, "Dropout before layers after the first; dagnn: 0.3.", least=0, below=1, is_free=True)
     norm: str = setting(
         AUTO,
         "Normalisation after every layer except the last. mean: subtract the mean over all nodes; batch: batch normalisation "
         "over all nodes; layer: layer normalisation. With layer and none, features of one sign with large sums need a lower "
-        "--lr. auto is batch for gin and gine, which have other norms within, layer for hgt, and mean for the other models.",
+        "--lr. auto is batch for gin and gine, which have other norms within, and mean for the other models.",
         choices=NORMS,
     )
     activation: str = setting("relu", "Activation function between layers.", choices=ACTIVATIONS)

@@ -90,7 +90,6 @@ class HGT(GraphModel):
     :class:`HGTLayer`, norm, activation]; dropout and a dense layer."""
 
     settings = (LayerSettings, HaloSettings, HeadSettings)
-    usual_norm = "layer"
     kept_rows = 4
     ends_hidden = True
 

@@ -241,10 +241,10 @@ class TrainConfig(Checked):
     """
 
     epochs: int = setting(100, "Total number of epochs, including those before a resume.", least=1)
-    lr: float = setting(0.005, "Learning rate of Adam.", above=0, most=_MOST_RATE)
+    lr: float = setting(0.005, "Learning rate of Adam; for sgc 0.2.", above=0, most=_MOST_RATE)
     weight_decay: float = setting(
         0.0,
-        "Weight decay (L2 penalty) of Adam, which adds it times the weights to the gradients.",
+        "Weight decay (L2 penalty) of Adam, which adds it times the weights to the gradients; for sgc 1e-4.",
         least=0,
         most=_MOST_RATE,
     )

@@ -11,6 +11,7 @@ import small_graphs
 import torch
 from trainings import by_turns, trainer_of
 
+import hpcgnn
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.layers import BatchNorm, MeanNorm
 from hpcgnn.world.thread_world import one_rank
@@ -95,3 +96,14 @@ def test_a_file_of_a_run_from_before_gives_the_model_of_before(graph):
     assert norms == [torch.nn.LayerNorm] * 2
     for model, norm in (("sage", MeanNorm), ("gin", BatchNorm)):
         assert [type(each) for each in trainer_of(graph, {"hidden": 16, "model": model}).model.norms] == [norm] * 2
+
+
+def test_models_may_have_defaults_of_their_own():
+    """A setting that is given, as in a file of a run from before, stays."""
+    made = hpcgnn.RunConfig.from_settings
+    assert (made({"model": "sgc"}).train.lr, made({"model": "sgc"}).train.weight_decay) == (0.2, 1e-4)
+    assert made({"model": "sgc", "lr": 0.005}).train.lr == 0.005
+    assert (made({}).train.lr, made({"model": "gcn"}).train.weight_decay) == (0.005, 0)
+    assert hpcgnn.ModelConfig("hgt").norm_in_use == "mean"
+    rates = [made({"model": "dagnn"} | given).model.dropout for given in ({}, {"dropout": 0.6})]
+    assert rates == [0.3, 0.6]
