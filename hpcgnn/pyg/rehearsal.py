@@ -250,7 +250,7 @@ class TinyGraph:
                     leaves.append((made, of))
                 made = made.movedim(0, rows.axis) if rows.axis else made
             given.append(made)
-        axis = min(rows.axis for rows, _ in self._leaves if isinstance(rows, Rows))
+        axis = min((rows.axis for rows, _ in self._leaves if isinstance(rows, Rows)), default=0)
         return Arguments(pytree.tree_unflatten(given, self._tree), leaves, numbers, self._pulls(numbers), axis)
 
     def _pulls(self, numbers: dict[Of, Tensor]) -> dict[Of, Tensor]:
