@@ -79,7 +79,7 @@ class OwnedRows:
         """Continue from the files of a checkpoint. digests: those that it has, of none if it is older."""
         if self._rows is None:
             return
-        self.digests = dict(digests)
+        self.digests = {kind: digests[kind] for kind in ("last", "best") if kind in digests}  # in the order of save
         found, step = self._read(folder / f"last-{epoch}.h5", (_ROWS, *_MOMENTS), digests.get("last"))
         with torch.no_grad():
             self._rows.copy_(found.pop(_ROWS))
