@@ -144,7 +144,7 @@ class Policies:
             started = self._messages.traffic.exchanges_started
             exchanges = [facts.exchange for facts in self.all_facts if facts.exchange.id in started]
             given = [(each, each.row_bits.of_ranks or {}) for each in exchanges if each.row_bits is not None]
-            whole = {each.name: {"32": sum(rows.values())} for each, rows in given if each.sends_whole_rows}
+            whole = {each.name: {"32": sum(rows.values())} for each, rows in given if rows and each.sends_whole_rows}
             bits = {each.name: rows for each, rows in given} | whole
         record: dict[str, Any] = {"bits": bits, "stale": any(age > 0 for age in ages.values())}
         if self.config.staleness_policy.reuses_rows:
