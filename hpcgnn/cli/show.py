@@ -97,9 +97,11 @@ def _verified_checkpoint(path: Path) -> Facts:
         "arrays": len(tensors),
         "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
         "checksums": True,
-        "digest": archive.digest_of(content),
     }
-    return facts | {name: content[name] for name in ("parts_uuid", "next_epoch", "node_rows") if name in content}
+    digest = {} if "model" in content else {"digest": archive.digest_of(content)}
+    return (
+        facts | digest | {name: content[name] for name in ("parts_uuid", "next_epoch", "node_rows") if name in content}
+    )
 
 
 def _verified_run(path: Path) -> Facts:

@@ -448,7 +448,8 @@ class _EdgeList(SpooledEdges):
         if table is None:
             return column
         names = [name.strip() for name in column.tolist()]
-        self._cut = self._cut or next((given for given, name in zip(column, names, strict=True) if given != name), "")
+        if not self._cut and names != column.tolist():
+            self._cut = next(given for given, name in zip(column, names, strict=True) if given != name)
         return table.numbers(names)
 
 

@@ -79,7 +79,6 @@ class RankState:
         messages, policies = self._model.messages, last.get("policies") or {}
         if not self._fits(content):
             content = None
-        found = "" if content is None else self._of_all(archive.digest_of(content))
         with raise_on_all_ranks(self._world, f"use {where.parent}"):
             if content is not None:  # of this model's exchanges and these policies
                 exchanges = [facts.exchange for facts in self._policies.all_facts]
@@ -89,14 +88,15 @@ class RankState:
                 }
                 check_kept(content.get("kept"), counts, str(where))
                 self._policies.check_rank_state(content.get("policies"), str(where))
-        with raise_on_all_ranks(self._world, f"use {where.parent}"):
-            wanted = last.get("node_rows", {}).get(checkpoint.MESSAGES)
-            check_digest(where.parent, found, wanted if found else None)
         if content is None:
             _LOG.warning(
                 "the checkpoint has no messages for these parts and this strategy: delta coding and staleness start as in epoch 0"
             )
-        else:  # of different exchanges, some ranks would wait for the others forever
+        else:
+            found = self._of_all(archive.digest_of(content))
+            with raise_on_all_ranks(self._world, f"use {where.parent}"):
+                check_digest(where.parent, found, last.get("node_rows", {}).get(checkpoint.MESSAGES))
+            # of different exchanges, some ranks would wait for the others forever
             differing = f"the ranks' files in {where.parent} are not of one checkpoint"
             same_everywhere(self._world, [shape_of(content["kept"])], differing)
             is_delta = messages.config.message_coding == "delta"
