@@ -68,10 +68,12 @@ class NetworkClock(Clock):
 
 def trained(
     world: ThreadWorld, path: Path, settings: dict[str, Any], rate: Callable[[int], float] = lambda epoch: 0.02,
-    theta: float | np.ndarray = 0.0, end: Callable[[hpcgnn.Trainer], Any] | None = None, noted: dict | None = None,
+    theta: float | np.ndarray | Callable[[int], float] = 0.0, end: Callable[[hpcgnn.Trainer], Any] | None = None, noted: dict | None = None,
 ) -> Any:  # fmt: skip
-    """The records of all epochs with the rates of ``rate``, or what ``end`` returns; ``noted`` gets the rows that are sent."""
-    network = Network(world, np.broadcast_to(theta, (world.size, world.size)))
+    """The records of all epochs with the rates of ``rate``, or what ``end`` returns; ``noted`` gets the rows that are sent. A
+    network whose speed changes has a ``theta`` for each epoch."""
+    theta_of = theta if callable(theta) else lambda epoch: theta
+    network = Network(world, np.broadcast_to(theta_of(0), (world.size, world.size)))
     run = RunConfig.from_settings({"layers": 3, "hidden": 8, "dropout": 0.0, "eval_every": 1000} | settings)
     graph = hpcgnn.load(path, network)
     model = hpcgnn.build_model(run.model, graph, messages=Messages(network, run.messages))
@@ -83,6 +85,7 @@ def trained(
     records = []
     for epoch in range(run.train.epochs):
         trainer.config = replace(run.train, lr=rate(epoch))
+        network.theta = np.broadcast_to(theta_of(epoch), network.theta.shape)
         records.append(trainer.run_epoch())
         records[-1]["seconds"] = clock.take().get("seconds") or clock._seconds()
     return records if end is None else end(trainer)
@@ -165,6 +168,19 @@ def test_rows_are_used_for_four_epochs_where_they_rest_and_not_once_they_have_le
         leap = next(epoch for epoch, far in gaps if far > 0.1)
         assert MOVES < leap <= MOVES + 5, "rows that are used again are sent after four epochs, and only then are known"
         assert all(far < 0.25 for epoch, far in gaps if epoch > leap)  # the threshold is 0.1, and the rate is constant
+
+
+def test_sancus_uses_rows_that_move_evenly_until_they_are_as_far_as_the_threshold(paths):
+    """In a training whose rows are all fresh, their distance after 1 to 4 epochs is known. Gradients of layer 2 move the most."""
+    run(paths[2], {"epochs": 36}, noted=(fresh := {}))
+    records = run(paths[2], {"epochs": 36, "staleness": "sancus"})
+    oldest = ages(records)[24:].max(axis=0)
+    for name, age in zip(OF_LAYERS, oldest, strict=True):
+        far = [np.mean([distance(fresh, name, epoch - k, epoch) for epoch in range(26, 36)]) for k in (1, 2, 3, 4)]
+        wanted = sum(each <= 0.1 for each in far)
+        assert abs(age - wanted) <= 1, (name, far)
+    assert oldest[1] < 4, "rows of this exchange move too far for four epochs"
+    assert max(oldest) == 4
 
 
 def test_rows_are_stale_by_sylvie_while_the_loss_falls_or_rests_and_fresh_after_both_steps(paths):
@@ -251,6 +267,16 @@ def test_auto_takes_the_most_bits_whose_epochs_are_no_longer_by_the_seconds_of_f
     seconds = [run(paths[2], {"bits": str(bits), "epochs": 2}, theta=link)[-1]["seconds"] for bits in (2, 4, 8)]
     assert max(bits for bits, each in zip((2, 4, 8), seconds, strict=True) if each <= 1.03 * seconds[0]) == wanted
     assert run(paths[2], {"bits": "auto", "epochs": 18}, theta=link)[-1]["policy"]["bits"] == wanted
+
+
+@pytest.mark.parametrize(("before", "after", "bits", "age"), [(BYTE * 40, 0.0, 8, 0), (0.0, BYTE * 40, 2, 1)])
+def test_auto_follows_a_network_whose_speed_changes(paths, before, after, bits, age):
+    """It changes in epoch 30, within a trial; the next trials begin in epochs 40 (bits) and 50 (stale rows)."""
+    settings = {"bits": "auto", "staleness": "auto", "bits_period": 20, "epochs": 64}
+    records = run(paths[2], settings, theta=lambda epoch: before if epoch < 30 else after)
+    assert {record["policy"]["bits"] for record in records[55:60]} == {bits}
+    assert {record["policy"]["bits"] for record in records[15:20]} == {10 - bits}
+    assert (ages(records)[-1] == age).all()
 
 
 BLIND = [
