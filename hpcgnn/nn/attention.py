@@ -17,6 +17,7 @@ head.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -51,6 +52,7 @@ from hpcgnn.plan import PeerRows
 
 NEGATIVE_SLOPE = 0.2
 Over = tuple[Aggregator, AttentionEdges]
+Halo = Over | tuple[Aggregator, Aggregator, AttentionEdges]
 
 
 @dataclass(frozen=True)
@@ -302,36 +304,51 @@ class AttentionLayer(WeighingLayer, BiasedLayer):
         return isinstance(compute, Int8) and compute.config.before_softmax and compute.is_training_pass
 
 
-def parts(over: Over | Aggregator | HaloPieces) -> list[Aggregator]:
-    """The aggregators of a halo, whole or in pieces."""
+def parts(over: Aggregator | Halo | HaloPieces | PartialPlan) -> list[Aggregator]:
+    """The aggregators of a halo, whole or in pieces, or of partial attention."""
     if isinstance(over, HaloPieces):
         return [piece.mover for piece in over.pieces]
-    return [over if isinstance(over, Aggregator) else over[0]]
+    if isinstance(over, PartialPlan):
+        return [over.scores, over.rows]
+    return [over] if isinstance(over, Aggregator) else [*over[:-1]]
 
 
-class GATLayer(AttentionLayer):
-    """GAT (Veličković et al.). Scores are ``LeakyReLU(a · W x_i + b · W x_j)``, as in PyG's ``GATConv``.
+class UntypedAttention(AttentionLayer, ABC):
+    """A layer whose edges have no types.
 
-    over: the halo's aggregator and the edges, the halo in pieces, or the plan of partial attention.
+    over: the halo's aggregators, the last of which brings the rows that are weighed, and the edges; or the halo in pieces.
     """
 
     def __init__(
         self,
         in_width: int,
         heads: Heads,
-        over: tuple[Aggregator, AttentionEdges] | HaloPieces | PartialPlan,
+        over: Halo | HaloPieces | PartialPlan,
         drops: tuple[KeyedDropout, ...],
         compute: Compute = "float32",
     ) -> None:
-        super().__init__(
-            heads, [over.scores, over.rows] if isinstance(over, PartialPlan) else parts(over), drops, compute
-        )
-        self.over = over
+        super().__init__(heads, parts(over), drops, compute)
+        self.over, attr = over, over.local.attr if isinstance(over, HaloPieces) else None
         if isinstance(over, tuple):
-            over[0].row_squares = partial(self.row_squares, over[1].csr)
-        self.weight = xavier(in_width, heads.count * heads.width)
-        self.attend_source = xavier(heads.count, heads.width)
-        self.attend_target = xavier(heads.count, heads.width)
+            *_, halo, edges = over
+            halo.row_squares, attr = partial(self.row_squares, edges.csr), edges.attr
+        self.add_weights(in_width, heads.count * heads.width, 0 if attr is None else attr.shape[1])
+
+    @abstractmethod
+    def add_weights(self, in_width: int, width: int, edge_width: int) -> None:
+        """Make the layer's parameters. edge_width: the number of features of an edge."""
+
+
+class GATLayer(UntypedAttention):
+    """GAT (Veličković et al.). Scores are ``LeakyReLU(a · W x_i + b · W x_j)``, as in PyG's ``GATConv``.
+
+    over: one aggregator and the edges, the halo in pieces, or the plan of partial attention.
+    """
+
+    def add_weights(self, in_width: int, width: int, edge_width: int) -> None:
+        self.weight = xavier(in_width, width)
+        self.attend_source = xavier(self.heads.count, self.heads.width)
+        self.attend_target = xavier(self.heads.count, self.heads.width)
 
     def _is_one_step(self, x: Features | LabelledFeatures) -> TypeGuard[torch.Tensor]:
         """See :meth:`AttentionLayer._is_one_step`; scores that travel beside the rows are not made of them."""
@@ -399,34 +416,22 @@ class GATLayer(AttentionLayer):
         return self.spmm(plan.merge, torch.cat((rows, came[:, :width])), alpha, backend=backend)
 
 
-class GATv2Layer(AttentionLayer):
+class GATv2Layer(UntypedAttention):
     """GATv2 (Brody et al.). Scores are ``a · LeakyReLU(W_t x_i + W_s x_j + W_e e_ij)``, as in PyG's ``GATv2Conv``, without the
     last term where edges have no features e (entries, D).
 
-    over: the halo's aggregator and the edges, or the halo in pieces. The rows in the LeakyReLU, one for each edge, exist for one
+    over: one aggregator and the edges, or the halo in pieces. The rows in the LeakyReLU, one for each edge, exist for one
     block of edges at a time (:mod:`hpcgnn.nn.edge_blocks`), so (entries, H) weights are what an edge keeps; PyG's layer keeps
     (entries, H*C).
     """
 
-    def __init__(
-        self,
-        in_width: int,
-        heads: Heads,
-        over: tuple[Aggregator, AttentionEdges] | HaloPieces,
-        drops: tuple[KeyedDropout, ...],
-        compute: Compute = "float32",
-    ) -> None:
-        super().__init__(heads, parts(over), drops, compute)
-        self.over, width = over, heads.count * heads.width
-        attr = over[1].attr if isinstance(over, tuple) else over.local.attr
-        if isinstance(over, tuple):
-            over[0].row_squares = partial(self.row_squares, over[1].csr)
+    def add_weights(self, in_width: int, width: int, edge_width: int) -> None:
         self.weight_source = xavier(in_width, width)
         self.bias_source = torch.nn.Parameter(torch.zeros(width))
         self.weight_target = xavier(in_width, width)
         self.bias_target = torch.nn.Parameter(torch.zeros(width))
-        self.attend = xavier(heads.count, heads.width)
-        self.weight_edge = None if attr is None else xavier(attr.shape[1], width)
+        self.attend = xavier(self.heads.count, self.heads.width)
+        self.weight_edge = xavier(edge_width, width) if edge_width else None
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         if self._is_one_step(x):
@@ -470,7 +475,7 @@ class GATv2Layer(AttentionLayer):
         return self.scores(F.leaky_relu(joint, NEGATIVE_SLOPE, inplace=True), self.attend)
 
 
-class TransformerLayer(AttentionLayer):
+class TransformerLayer(UntypedAttention):
     """The graph transformer (Shi et al. 2021), as PyG's ``TransformerConv``:
 
         ``x_i W_root + b + sum_j alpha_ij (x_j W_v + b_v + e_ij W_e)``, with the softmax ``alpha_ij`` over j of
@@ -479,28 +484,16 @@ class TransformerLayer(AttentionLayer):
     without ``e_ij W_e`` where edges have no features e (entries, D). Keys have no bias: it would add the same number to all
     scores of a node, which a softmax does not see.
 
-    over: the halo's aggregators of keys and of values, and the edges; or the halo in pieces. Both terms with e are sums of e by
+    over: the aggregators of keys and of values, and the edges; or the halo in pieces. Both terms with e are sums of e by
     node and head, so no row of H*C columns exists for an edge: its (entries, H) weights are kept, PyG's layer keeps several
     (entries, H*C).
     """
 
-    def __init__(
-        self,
-        in_width: int,
-        heads: Heads,
-        over: tuple[Aggregator, Aggregator, AttentionEdges] | HaloPieces,
-        drops: tuple[KeyedDropout, ...],
-        compute: Compute = "float32",
-    ) -> None:
-        super().__init__(heads, [*over[:2]] if isinstance(over, tuple) else parts(over), drops, compute)
-        self.over, width = over, heads.count * heads.width
-        attr = over[2].attr if isinstance(over, tuple) else over.local.attr
-        if isinstance(over, tuple):
-            over[1].row_squares = partial(self.row_squares, over[2].csr)
+    def add_weights(self, in_width: int, width: int, edge_width: int) -> None:
         self.weight_query, self.weight_key, self.weight_value = (xavier(in_width, width) for _ in range(3))
         self.bias_query, self.bias_value = (torch.nn.Parameter(torch.zeros(width)) for _ in range(2))
         self.weight_root = xavier(in_width, self.bias.numel())
-        self.weight_edge = None if attr is None else xavier(attr.shape[1], width)
+        self.weight_edge = xavier(edge_width, width) if edge_width else None
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         given, backend = operand(x, self.compute), self.backend
