@@ -49,10 +49,8 @@ class Activations:
         """The context of a forward pass."""
         if self.mode != EIGHT_BITS or not torch.is_grad_enabled():
             return contextlib.nullcontext()
-        return saved_tensors_hooks(self._packed, self._unpacked)
-
-    def _packed(self, x: Tensor) -> Tensor | Int8Rows:
-        return x if x.is_leaf else self._coded(x)  # parameters and features stay in memory as they are
+        # parameters and features stay in memory as they are
+        return saved_tensors_hooks(lambda x: x if x.is_leaf else self._coded(x), self._unpacked)
 
     def _coded(self, x: Tensor) -> Tensor | Int8Rows:
         is_narrow = x.dim() != 2 or x.shape[1] < _LEAST_WIDTH or x.numel() < _LEAST_VALUES
@@ -85,6 +83,12 @@ class Activations:
         out = buffers.empty(rows, width, torch.float32, kept.codes.device)
         # The product of both would copy the codes as floats for a moment.
         return out.copy_(kept.codes).mul_(kept.scale[:, None])
+
+
+def opened(form: Form) -> Any:
+    """The objects of which a form was made, once more."""
+    tensors, make = form
+    return make(tensors)
 
 
 def save(ctx: Any, given: Sequence[Tensor | None], forms: Sequence[Form]) -> None:

@@ -23,7 +23,7 @@ from hpcgnn.kernels import Csr
 from hpcgnn.kernels.again import PRESENT, once, tell, told_before
 from hpcgnn.kernels.autograd import recorded_linear, tracked
 from hpcgnn.kernels.sizes import block_size
-from hpcgnn.nn.activations import Form
+from hpcgnn.nn.activations import Form, opened
 from hpcgnn.nn.correction import Correction
 from hpcgnn.nn.int8 import SUMMED, Int8
 from hpcgnn.nn.linear_map import FloatRows, LinearMap, RowKind, Rows, destinations, first_sources, padded
@@ -175,8 +175,7 @@ class Aggregator:
     def _copy(self, message: Message) -> Message:
         form = self.kept(message)
         assert form is not None, "a part of a model that runs again keeps its messages"
-        tensors, make = form
-        found: Message = make(tensors)
+        found: Message = opened(form)
         return found
 
     def again(self, x: Tensor, message: Message) -> Tensor:

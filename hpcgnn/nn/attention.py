@@ -351,8 +351,9 @@ class GATLayer(UntypedAttention):
         self.attend_target = xavier(self.heads.count, self.heads.width)
 
     def _is_one_step(self, x: Features | LabelledFeatures) -> TypeGuard[torch.Tensor]:
-        """See :meth:`AttentionLayer._is_one_step`; scores that travel beside the rows are not made of them."""
-        return super()._is_one_step(x) and not self._scores_travel
+        """See :meth:`AttentionLayer._is_one_step`; scores that travel beside rows that are too coarse are not made of them."""
+        halo = self.parts[0]
+        return super()._is_one_step(x) and not (halo.exchange.is_coarse and halo.overlaps())
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         if self._is_one_step(x):
@@ -374,12 +375,6 @@ class GATLayer(UntypedAttention):
             source = self.scores(rows, self.attend_source)
         weights = self.kept(attention_weights(edges.csr, target, source, NEGATIVE_SLOPE, self.backend))
         return self.joined(self.spmm(edges.csr, rows, self.drops[0](weights), backend=self.backend))
-
-    @property
-    def _scores_travel(self) -> bool:
-        """Return whether scores of sources travel beside their rows, which are too coarse for them."""
-        halo = self.parts[0]
-        return halo.exchange.is_coarse and halo.overlaps()
 
     def _in_pieces(self, over: HaloPieces, own: torch.Tensor) -> torch.Tensor:
         """The layer's result for transformed rows (n, H*C). In backward, scores are made again, and by floats."""

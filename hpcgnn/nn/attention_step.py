@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -34,7 +34,7 @@ from hpcgnn.kernels.int8_autograd import vector_gradient
 from hpcgnn.kernels.quantizer import Quantizer
 from hpcgnn.kernels.sizes import block_size, scaled
 from hpcgnn.kernels.spmm import spmm
-from hpcgnn.nn.activations import Activations, Form, save, saved
+from hpcgnn.nn.activations import Activations, Form, opened, save, saved
 from hpcgnn.nn.aggregator import Aggregator
 from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.edge_blocks import JointScores
@@ -53,40 +53,20 @@ Given = Tensor | Int8Factor  # the input of a layer (n, F), as its products read
 Gathered = Tensor | Int8Rows  # extended rows (m, K), as sums over edges read them
 
 
-class Scores(Protocol):
-    """The scores of a group of heads. side: rows of targets (n, K), by the second map; without one, what :meth:`side` makes of
-    the extended rows (m, K), a few columns that are kept. attend: the group's part of each parameter. rows of gradients: maybe
-    integers, but floats with a second map."""
-
-    def side(self, rows: Tensor, attend: Sequence[Tensor]) -> Tensor:
-        """The values of nodes from which scores are made, where there is no second map."""
-        ...
-
-    def of_edges(self, csr: Csr, rows: Tensor, side: Tensor, attend: Sequence[Tensor]) -> Tensor:
-        """(e, G) scores."""
-        ...
-
-    def gradients(
-        self, csr: Csr, rows: Any, side: Tensor, attend: Sequence[Tensor], of_scores: Tensor, of_rows: Tensor
-    ) -> tuple[Tensor | None, list[Tensor]]:  # fmt: skip
-        """Add the gradient of ``rows`` to ``of_rows``; return that of rows of targets and those of ``attend``. of_scores: (e, G),
-        which may be overwritten."""
-        ...
-
-
 @dataclass(frozen=True)
 class GATScores:
-    """``LeakyReLU(a_t · row_i + a_s · row_j)``; attend: a_s and a_t, (G, C) each. side: both products (m, 2 G)."""
+    """``LeakyReLU(a_t · row_i + a_s · row_j)``; attend: a_s and a_t, (G, C) each. side: both products (m, 2 G), which
+    :meth:`side` makes of the extended rows (m, K), and which are kept."""
 
     slope: float
     backend: str
 
     def side(self, rows: Tensor, attend: Sequence[Tensor]) -> Tensor:
-        """See :class:`Scores`."""
+        """The values of nodes from which scores are made, where there is no second map."""
         return dense.run_product(dense.kernels_for(rows, self.backend), rows, _by_head(attend), None, None, "float32")
 
     def of_edges(self, csr: Csr, rows: Tensor, side: Tensor, attend: Sequence[Tensor]) -> Tensor:
-        """See :class:`Scores`."""
+        """(e, G) scores."""
         return F.leaky_relu_(self._sums(csr, side), self.slope)
 
     def _sums(self, csr: Csr, side: Tensor) -> Tensor:
@@ -94,9 +74,10 @@ class GATScores:
         return edges.sddmm(csr, target[: csr.num_rows], source, "add", backend=self.backend)
 
     def gradients(
-        self, csr: Csr, rows: Gathered, side: Tensor, attend: Sequence[Tensor], of_scores: Tensor, of_rows: Tensor
+        self, csr: Csr, rows: Any, side: Tensor, attend: Sequence[Tensor], of_scores: Tensor, of_rows: Tensor
     ) -> tuple[None, list[Tensor]]:  # fmt: skip
-        """See :class:`Scores`."""
+        """Add the gradient of ``rows``, maybe integers, to ``of_rows``; return that of rows of targets, if they have a map, and
+        those of ``attend``. of_scores: (e, G), which may be overwritten."""
         sums = self._sums(csr, side)
         of_sums = torch.ops.aten.leaky_relu_backward(of_scores, sums, self.slope, False, grad_input=of_scores)
         del sums
@@ -118,8 +99,8 @@ class GATScores:
 
 @dataclass(frozen=True)
 class GATv2Scores:
-    """``a · LeakyReLU(target_i + row_j + e_ij W_e)``; attend: a (G, C), and maybe W_e (G, D, C). values: (e, D) features of the
-    edges, or None."""
+    """``a · LeakyReLU(target_i + row_j + e_ij W_e)``; attend: a (G, C), and maybe W_e (G, D, C). side: rows of targets (n, K), by
+    the second map. values: (e, D) features of the edges, or None."""
 
     slope: float
     backend: str
@@ -130,13 +111,13 @@ class GATv2Scores:
         raise NotImplementedError
 
     def of_edges(self, csr: Csr, rows: Tensor, side: Tensor, attend: Sequence[Tensor]) -> Tensor:
-        """See :class:`Scores`."""
+        """See :meth:`GATScores.of_edges`."""
         return self._joint(csr).of_edges(side, rows, attend[0], self._of_edges(attend))
 
     def gradients(
-        self, csr: Csr, rows: Tensor, side: Tensor, attend: Sequence[Tensor], of_scores: Tensor, of_rows: Tensor
+        self, csr: Csr, rows: Any, side: Tensor, attend: Sequence[Tensor], of_scores: Tensor, of_rows: Tensor
     ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
-        """See :class:`Scores`."""
+        """See :meth:`GATScores.gradients`; rows are floats."""
         vectors, of_edges = attend[0], self._of_edges(attend)
         joint = self._joint(csr)
         of_targets, _, of_vectors, of_weight = joint.gradients(side, rows, vectors, of_edges, of_scores, of_rows)
@@ -151,6 +132,9 @@ class GATv2Scores:
     def _of_edges(attend: Sequence[Tensor]) -> Tensor | None:
         """(D, K) the weight of edges of the group."""
         return attend[1].transpose(0, 1).flatten(1) if len(attend) > 1 else None
+
+
+Scores = GATScores | GATv2Scores
 
 
 def _by_head(attend: Sequence[Tensor]) -> Tensor:
@@ -276,7 +260,7 @@ class Attention:
         needs, overwrites = ctx.needs_input_grad[2:], may_overwrite(ctx)
         (x, _, *parameters), forms = saved(ctx)
         maps, attend = _maps(parameters[: ctx.num_maps]), parameters[ctx.num_maps :]
-        given = self._factor(Int8Rows(*integers)) if (integers := _opened(forms.pop(0))) else x
+        given = self._factor(Int8Rows(*integers)) if (integers := opened(forms.pop(0))) else x
         message = forms.pop(0) if ctx.repeats else None
         came = self._came(message, dy.dtype) if message is not None and self._travels else None
         del message, x, integers
@@ -318,13 +302,13 @@ class Attention:
     ) -> tuple[Tensor | None, Gathered, Tensor, Tensor]:  # fmt: skip
         """A group's rows, if they are needed as floats; these as sums read them; its side and weights. They were kept, or are
         made again."""
-        is_narrow, kept = len(maps) == 1, _opened(forms.pop(0))
+        is_narrow, kept = len(maps) == 1, opened(forms.pop(0))
         if ctx.repeats:
             rows = self._extended(given, maps, came, group, out, like)
             side = kept[0] if is_narrow else self._side(given, maps, rows, attend, group)
             alpha = self._weights(rows, side, attend, group)[0] if self.activations.repeats else kept[-1]
             return rows if self._needs_rows(ctx) else None, self._gathered(rows, group), side, alpha
-        alpha, *narrow = _opened(forms.pop(0))
+        alpha, *narrow = opened(forms.pop(0))
         if not is_narrow:
             rows, side = kept
             return rows, self._gathered(rows, group), side, alpha
@@ -430,7 +414,7 @@ class Attention:
         return product_into(out, operand(given, self._floats), weight[:, group.columns], mine, self._backend)
 
     def _side(self, given: Given, maps: Sequence[Map], rows: Tensor, attend: Sequence[Tensor], group: Group) -> Tensor:
-        """See :class:`Scores`."""
+        """The ``side`` of :attr:`scores`."""
         if len(maps) == 1:
             return self.scores.side(rows, _of_group(attend, group))
         return self._times(given, maps, 1, group, self._columns(self.csr.num_rows, rows))
@@ -526,10 +510,3 @@ def _maps(flat: Sequence[Any]) -> list[Map]:
 
 def _tensors(rows: Gathered) -> list[Tensor]:
     return [rows] if isinstance(rows, Tensor) else [rows.codes, rows.scale]
-
-
-def _opened(form: Form) -> list[Tensor]:
-    """The tensors of a form."""
-    tensors, make = form
-    found: list[Tensor] = make(tensors)
-    return found
