@@ -124,9 +124,6 @@ class NodeAggregator(Aggregator):
 class NodeCorrection(Correction):
     """A :class:`Correction` of stale rows from other nodes. Rows from ranks of this node are as fresh as the rank's own rows."""
 
-    def _boundary(self) -> Tensor:
-        return self._linear.links[0].far.indptr.diff().nonzero()[:, 0]
-
     def _from_here(self, moving: Tensor) -> Tensor:
         z, near = super()._from_here(moving), self._linear.links[0].near
         return spmm(signless(near), self._written(moving), out=z, backend=self._backend)
