@@ -81,11 +81,6 @@ class Join:
             types,
         )
 
-    @property
-    def adds_one_bias(self) -> bool:
-        """Return whether all nodes get the same sum of the biases of all types."""
-        return self.types is None and len(self.nodes.sizes) == 1
-
     def own(
         self, x: torch.Tensor, root: torch.Tensor | None, bias: torch.Tensor, compute: Compute, backend: str
     ) -> torch.Tensor:
@@ -165,7 +160,7 @@ class SumsByType(torch.nn.Module):
     @property
     def last_bias(self) -> torch.nn.Parameter | None:
         """See :attr:`hpcgnn.nn.layers.BiasedLayer.last_bias`; None where nodes differ in the biases that they get."""
-        return self.bias if self.join.adds_one_bias else None
+        return self.bias if self.join.types is None and len(self.join.nodes.sizes) == 1 else None
 
     def forward(self, x: Features | LabelledFeatures) -> torch.Tensor:
         """(n, F) rows of nodes to (n, F')."""

@@ -143,10 +143,6 @@ class Int8:
             return integers.spmm(csr, x, weight, self.quantizer)
         return spmm(csr, x, weight, backend=backend)
 
-    def operand(self, x: Tensor, of_rows: int | None = None) -> Int8Operand:
-        """``x`` (n, F) for use in several products; of_rows: see :func:`hpcgnn.nn.linear.operand`."""
-        return Int8Operand(x, self, of_rows)
-
     def record(self) -> dict[str, int]:
         """Counters of the quantizer for this epoch and rank: quantized matrices, reused matrices, and the most bytes kept for
         reuse.

@@ -48,7 +48,7 @@ def operand(x: Features | LabelledFeatures, compute: Compute, of_rows: int | Non
     if isinstance(x, FeaturesOnDisk):
         return DiskOperand(x, FLOAT32 if isinstance(compute, Int8) else compute)
     if isinstance(compute, Int8):
-        return compute.operand(x, of_rows) if isinstance(x, torch.Tensor) else x
+        return Int8Operand(x, compute, of_rows) if isinstance(x, torch.Tensor) else x
     return Rounded(x, compute, of_rows=of_rows) if compute != FLOAT32 and isinstance(x, torch.Tensor) else x
 
 

@@ -11,6 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -51,9 +52,7 @@ class Stack(GraphModel):
     def __init__(self, config: ModelConfig, context: ModelContext) -> None:
         super().__init__(config, context)
         widths = self.widths(context)
-        self.layers = torch.nn.ModuleList()
-        self.norms = torch.nn.ModuleList()
-        self.dropouts = torch.nn.ModuleList()
+        self.layers, self.norms, self.dropouts = (torch.nn.ModuleList() for _ in range(3))
         for depth, (width, next_width) in enumerate(pairwise(widths)):
             self.layers.append(self.new_layer(context, depth, width, next_width))
             if depth:
@@ -385,12 +384,8 @@ class SGC(GraphModel):
         transformed = matmul(operand(x, self.dense.compute), self.dense.weight, self.backend)
         return self._propagated(transformed) + self.dense.bias
 
-    def _propagated(self, x: torch.Tensor | FeaturesOnDisk) -> torch.Tensor:
-        first, *others = self.hops
-        y = first(x)
-        for hop in others:
-            y = hop(y)
-        return y
+    def _propagated(self, x: Any) -> torch.Tensor:
+        return reduce(lambda y, hop: hop(y), self.hops, x)
 
 
 @register("appnp")

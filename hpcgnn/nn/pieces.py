@@ -188,10 +188,6 @@ class PiecewiseAttention:
         parameters: those of ``sources`` and ``of_edges``."""
         return recorded(self._run, self._back, rows, target, bias, *parameters)
 
-    @property
-    def _width(self) -> int:
-        return self.heads[0] * self.heads[1]
-
     def _in_turn(self, own: Tensor, calls: list[int], between: Callable[[], None]) -> Iterator[tuple[int, Tensor]]:
         """The number of each block, and its rows: local ones first, and then those of a piece, while the next piece is under way.
 
@@ -221,7 +217,7 @@ class PiecewiseAttention:
         calls: list[int] = []
         sums = own.new_zeros(self.over.local.csr.num_rows, heads, width)
         logs = own.new_full((sums.shape[0], heads), -torch.inf)
-        result = sums.view(-1, self._width)
+        result = sums.view(-1, heads * width)
         for number, rows in self._in_turn(own, calls, lambda: None):
             block = self.over.blocks[number]
             if not block.csr.num_entries:

@@ -18,7 +18,7 @@ from hpcgnn.exchange import Messages
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.activations import Activations
 from hpcgnn.nn.config import FLOAT32, INT8_ALWAYS, INTEGERS, KEEP, DistributedConfig, Int8Config
-from hpcgnn.nn.int8 import Int8, make_int8
+from hpcgnn.nn.int8 import Int8, Int8Operand, make_int8
 from hpcgnn.nn.linear import matmul
 from hpcgnn.nn.whole_graph import among
 from hpcgnn.pyg import convolutions, norms
@@ -98,7 +98,7 @@ def _linear(
     """Replaces ``forward`` of a linear layer."""
     if bridge.int8 is None or not isinstance(x, torch.Tensor) or x.dim() != 2 or x.dtype != torch.float32:
         return original(x)
-    y = matmul(bridge.int8.operand(x), layer.weight.T, bridge.backend, bias=layer.bias)
+    y = matmul(Int8Operand(x, bridge.int8), layer.weight.T, bridge.backend, bias=layer.bias)
     return bridge.mode.hand_on(x, y)
 
 
