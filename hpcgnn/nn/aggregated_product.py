@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -21,12 +23,12 @@ from hpcgnn.exchange.mailbox import Message
 from hpcgnn.graph.features_on_disk import FeaturesOnDisk
 from hpcgnn.kernels import buffers
 from hpcgnn.kernels.activation import column_sums
-from hpcgnn.kernels.autograd import is_unshared, may_overwrite, once_differentiable, references, tracked
+from hpcgnn.kernels.autograd import Gradients, is_unshared, may_overwrite, recorded, tracked
 from hpcgnn.kernels.int8 import Int8Rows
 from hpcgnn.nn.activations import Activations, Form, save, saved
 from hpcgnn.nn.aggregator import Aggregator, CachedAggregator
 from hpcgnn.nn.compute import Rounded
-from hpcgnn.nn.int8 import Int8, Int8Factor, Int8Operand, SummedRows
+from hpcgnn.nn.int8 import Int8, Int8Operand, SummedRows
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, Narrow, matmul, operand, product_into, weight_gradient
 from hpcgnn.nn.on_disk import DiskOperand
 
@@ -66,9 +68,11 @@ def aggregated_product(
     """``A x W + x W_root + b``; root and bias may be None. Collective, forward and backward."""
     if not (isinstance(x, Tensor) and isinstance(order.aggregator, Aggregator)):
         return _composed(order, x, weight, root, bias)
-    given, product = (x, weight, root, bias, order), _AggregatedProduct
-    found: Tensor = product.apply(*given) if tracked(*given[:4]) else product.forward(_Nothing(), *given)
-    return found
+    given, run = (x, weight, root, bias), partial(_run, order)
+    if tracked(*given):
+        return recorded(run, _back, *given)
+    # the context of a pass that no gradient follows
+    return run(SimpleNamespace(needs_input_grad=(False,) * 4, save_for_backward=lambda *tensors: None), *given)
 
 
 def _composed(
@@ -90,56 +94,43 @@ def _composed(
     return under_way.finish() if rooted is None else under_way.finish() + rooted
 
 
-class _Nothing:
-    """The context of a pass that no gradient follows."""
-
-    needs_input_grad = (False, False, False, False)
-
-    def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keep nothing."""
-
-
-class _AggregatedProduct(torch.autograd.Function):
+def _run(order: Order, ctx: Any, x: Tensor, weight: Tensor, root: Tensor | None, bias: Tensor | None) -> Tensor:
     """``A x W + x W_root + b``, in either order of A and W.
 
     With ``t = Aᵀ dy``, gradients are ``dx = t Wᵀ + dy W_rootᵀ`` and ``dW = xᵀ t``, so x alone is kept. But where x needs no
     gradient, or fewer columns of ``dy Wᵀ`` would travel than of dy, ``dW = (A x)ᵀ dy`` is better, and the sums A x are kept, too.
     So they are where messages are rounded or stale, which gives dW the errors of features and not those of gradients.
     """
+    aggregator, own, needs = _forward_aggregator(order), operand(x, order.compute), ctx.needs_input_grad[-4:]
+    ctx.order, ctx.repeats = order, False
+    prefers_rows = weight.shape[1] <= weight.shape[0] and aggregator.exchange.is_exact  # the same on all ranks
+    ctx.by_rows = order.transform_first or not needs[1] or (needs[0] and prefers_rows)
+    reads_integers = isinstance(order.compute, Int8) and order.compute.multiplies(x.shape[0], *weight.shape)
+    if order.transform_first:
+        y = _transformed(order, own, weight, root, bias)
+    elif (ctx.by_rows or reads_integers) and (blocks := aggregator.in_blocks(x)) is not None:
+        y, kept = _by_blocks(order, blocks, (x, own), (weight, root), bias, keeps=not ctx.by_rows)
+        if kept is not None:
+            assert isinstance(order.compute, Int8)
+            of_sums = Int8Operand(x, order.compute, integers=kept)  # of A x, only the integers exist
+            _save(ctx, (weight, root), None if root is None else _form(own), _form(of_sums))
+            return y
+    else:
+        scaled, message = aggregator.start_step(x)
+        rooted = None if root is None else order.times(own, root, bias=bias)  # while rows travel
+        z = aggregator.finish_step(scaled, message)
+        del scaled
+        sums = operand(z, order.compute)
+        y = order.times(sums, weight, plus=rooted, bias=bias if root is None else None)
+        if not ctx.by_rows:
+            _keep_sums(ctx, x, own, (weight, root), sums, message)
+            return y
+    _save(ctx, (weight, root), _form(own.coded(weight.shape[1]) if isinstance(own, Int8Operand) else own))
+    return y
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, root: Tensor | None, bias: Tensor | None, order: Order) -> Tensor:
-        aggregator, own, needs = _forward_aggregator(order), operand(x, order.compute), ctx.needs_input_grad
-        ctx.order, ctx.repeats = order, False
-        prefers_rows = weight.shape[1] <= weight.shape[0] and aggregator.exchange.is_exact  # the same on all ranks
-        ctx.by_rows = order.transform_first or not needs[1] or (needs[0] and prefers_rows)
-        reads_integers = isinstance(order.compute, Int8) and order.compute.multiplies(x.shape[0], *weight.shape)
-        if order.transform_first:
-            y = _transformed(order, own, weight, root, bias)
-        elif (ctx.by_rows or reads_integers) and (blocks := aggregator.in_blocks(x)) is not None:
-            y, kept = _by_blocks(order, blocks, (x, own), (weight, root), bias, keeps=not ctx.by_rows)
-            if kept is not None:
-                _save(ctx, (weight, root), None if root is None else _form(own), _integers(order, kept))
-                return y
-        else:
-            scaled, message = aggregator.start_step(x)
-            rooted = None if root is None else order.times(own, root, bias=bias)  # while rows travel
-            z = aggregator.finish_step(scaled, message)
-            del scaled
-            sums = operand(z, order.compute)
-            y = order.times(sums, weight, plus=rooted, bias=bias if root is None else None)
-            if not ctx.by_rows:
-                _keep_sums(ctx, x, own, (weight, root), sums, message)
-                return y
-        _save(ctx, (weight, root), _form(own.coded(weight.shape[1]) if isinstance(own, Int8Operand) else own))
-        return y
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.references = references(*gradients)
-        dy = gradients[0].contiguous()
-        return (_gradients_by_rows if ctx.by_rows else _gradients_by_sums)(ctx, dy)
+def _back(ctx: Any, dy: Tensor) -> Gradients:
+    return (_gradients_by_rows if ctx.by_rows else _gradients_by_sums)(ctx, dy.contiguous())
 
 
 def _by_blocks(
@@ -192,9 +183,9 @@ def _keep_sums(
         _save(ctx, weights, None if root is None else _form(own), order.activations.form(*_form(sums)))
 
 
-def _gradients_by_sums(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients_by_sums(ctx: Any, dy: Tensor) -> Gradients:
     """``dW = (A x)ᵀ dy`` and ``dx = Aᵀ (dy Wᵀ) + dy W_rootᵀ``."""
-    order, reverse, needs = ctx.order, _forward_aggregator(ctx.order).reverse, ctx.needs_input_grad
+    order, reverse, needs = ctx.order, _forward_aggregator(ctx.order).reverse, ctx.needs_input_grad[-4:]
     (weight, root), (own, sums) = _saved(ctx)
     under_way, given, dx = None, operand(dy, order.compute), None
     if needs[0]:
@@ -208,16 +199,16 @@ def _gradients_by_sums(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     droot, dbias = _gradients_of_root(ctx, own, root, given)
     if under_way is not None:
         dx = reverse.finish_step(*under_way, None if root is None else order.times(given, root.T))
-    return dx, dweight, droot, dbias, None
+    return dx, dweight, droot, dbias
 
 
-def _gradients_by_rows(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients_by_rows(ctx: Any, dy: Tensor) -> Gradients:
     """``dW = xᵀ t`` and ``dx = t Wᵀ + dy W_rootᵀ`` with ``t = Aᵀ dy``, which exists in blocks of rows where nothing travels."""
-    order, reverse, needs = ctx.order, _forward_aggregator(ctx.order).reverse, ctx.needs_input_grad
+    order, reverse, needs = ctx.order, _forward_aggregator(ctx.order).reverse, ctx.needs_input_grad[-4:]
     (weight, root), (own,) = _saved(ctx)
     given, dx, dweight = operand(dy, order.compute), None, None
     if not (needs[0] or needs[1]):
-        return None, None, *_gradients_of_root(ctx, own, root, given), None
+        return None, None, *_gradients_of_root(ctx, own, root, given)
     blocks = reverse.in_blocks(dy)
     # dx may be written over x, block by block; where gradients travel, this takes time that hides them
     takes = blocks is not None or (order.activations.repeats and not isinstance(order.compute, Int8))
@@ -250,7 +241,7 @@ def _gradients_by_rows(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
             order.write(dx[place], sums, weight.T, adds=root is not None)
     if needs[1] and dweight is None:  # no row
         dweight = torch.zeros_like(weight)
-    return dx, dweight, droot, dbias, None
+    return dx, dweight, droot, dbias
 
 
 def _may_take(ctx: Any, dy: Tensor, given: Tensor | Narrow, weight: Tensor, root: Tensor | None) -> bool:
@@ -271,7 +262,7 @@ def _gradients_of_root(
     ctx: Any, own: Any, root: Tensor | None, given: Tensor | Narrow
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of W_root and of b, for the operand ``given`` of dy."""
-    order, needs, dy = ctx.order, ctx.needs_input_grad, given if isinstance(given, Tensor) else given.x
+    order, needs, dy = ctx.order, ctx.needs_input_grad[-4:], given if isinstance(given, Tensor) else given.x
     droot = order.gradient(own, given) if root is not None and needs[2] else None
     return droot, column_sums(dy, order.aggregator.backend).to(dy.dtype) if needs[3] else None
 
@@ -284,13 +275,6 @@ def _forward_aggregator(order: Order) -> Aggregator:
 def _save(ctx: Any, weights: tuple[Tensor | None, ...], *forms: Form | None) -> None:
     """Save weights, and the forms of operands or None."""
     save(ctx, weights, [([], lambda _: None) if each is None else each for each in forms])
-
-
-def _integers(order: Order, rows: Int8Rows) -> Form:
-    """The form of integers whose floats do not exist."""
-    assert isinstance(order.compute, Int8)
-    quantizer = order.compute.quantizer
-    return [rows.codes, rows.scale], lambda tensors: Int8Factor(Int8Rows(*tensors), quantizer)
 
 
 def _form(each: Tensor | Narrow) -> Form:
