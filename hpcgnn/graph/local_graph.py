@@ -27,7 +27,7 @@ from hpcgnn.graph.node_order import NodeOrder, node_order
 from hpcgnn.graph.node_types import EdgeKey, FeaturesByType, NodesByType, edges_by_type, features_by_type
 from hpcgnn.kernels import Csr
 from hpcgnn.plan import AggregationPlan, PeerRows, SendRows, SparseMatrix, plan_receiver, sender_matrix
-from hpcgnn.plan.plan import offsets_of
+from hpcgnn.plan.plan import offsets_of, owners_of
 from hpcgnn.plan.relations import RelationRows, ResultRows
 from hpcgnn.world import World, raise_on_all_ranks, same_everywhere, whole_job
 from hpcgnn.world.devices import choose_device
@@ -415,7 +415,7 @@ class LocalGraph(OfRanks):
     def by_owner(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """An order (m,) of ``positions`` (m,) in the file, in which those of each rank follow each other, and their number by
         rank (P,), as exchanges take both."""
-        owner = np.searchsorted(self.node_offsets, positions, side="right") - 1
+        owner = owners_of(positions, self.node_offsets)
         return np.argsort(owner, kind="stable"), np.bincount(owner, minlength=self.world.size)
 
     def local_edges(self) -> Csr:

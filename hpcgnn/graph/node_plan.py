@@ -28,7 +28,7 @@ import numpy as np
 from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.plan import AggregationPlan, PeerRows, SparseMatrix
 from hpcgnn.plan.build import csr_matrix, post_edges
-from hpcgnn.plan.plan import PairRows
+from hpcgnn.plan.plan import PairRows, owners_of
 from hpcgnn.plan.relations import BY_TYPE
 from hpcgnn.world import World
 from hpcgnn.world.placement import Carriers, Placement
@@ -110,11 +110,7 @@ class _Builder:
     def edges(self, indptr: np.ndarray, indices: np.ndarray) -> _Cut:
         """All edges that end on this rank, from its slab of the global CSR by destination."""
         destinations = np.repeat(np.arange(self.num_owned), np.diff(indptr))
-        return _Cut(indices, destinations, np.arange(indptr[0], indptr[-1]), self.owners(indices))
-
-    def owners(self, positions: np.ndarray) -> np.ndarray:
-        """The rank that owns each position."""
-        return np.searchsorted(self.offsets, positions, side="right") - 1
+        return _Cut(indices, destinations, np.arange(indptr[0], indptr[-1]), owners_of(indices, self.offsets))
 
     def of_mates(self, values: np.ndarray, ranks: np.ndarray) -> np.ndarray:
         """From (k, ...) values of the node's k ranks, the values of each rank in ``ranks``."""
@@ -131,7 +127,7 @@ class _Builder:
         solvers = self.mates[self.placement.node_of[cut.owners] % self.mates.size]
         asked = RecordExchange(self.world, solvers, _table(cut.sources, cut.destinations + self.first, cut.edges))
         sources, destinations, _ = asked.received.T
-        edges = NodeEdges(sources, destinations, self.placement.node_of[self.owners(sources)])
+        edges = NodeEdges(sources, destinations, self.placement.node_of[owners_of(sources, self.offsets)])
         return asked, rows_between(edges, self.strategy, int(self.offsets[-1]))
 
     def choose_far(self, cut: _Cut) -> tuple[np.ndarray, RecordExchange]:
@@ -149,7 +145,7 @@ class _Builder:
             _table(_POST, rows.ids[posts], *of_row[posts].T, -1),
             _table(_PRE, sources[pre], *of_row[rows.row[pre]].T, edges[pre]),
         ))  # fmt: skip
-        return chosen, RecordExchange(self.world, self.owners(told[:, 1]), told)
+        return chosen, RecordExchange(self.world, owners_of(told[:, 1], self.offsets), told)
 
     def choose_near(self, cut: _Cut) -> tuple[np.ndarray, np.ndarray, RecordExchange]:
         """Choose the rows that carry edges from other ranks of this node. Collective.
@@ -166,7 +162,7 @@ class _Builder:
             _table(_POST, posts, -1, -1),
             _table(_PRE, cut.sources[pre], cut.destinations[pre], cut.edges[pre]),
         ))  # fmt: skip
-        return is_post, record, RecordExchange(self.world, self.owners(records[:, 1]), records)
+        return is_post, record, RecordExchange(self.world, owners_of(records[:, 1], self.offsets), records)
 
     def write(self, far: RecordExchange, near: RecordExchange) -> _Written:
         """Build S from the records of readers: first rows of sources as they are, then sums for rows between nodes, then sums
@@ -406,7 +402,7 @@ def edges_into(parts: PartsFile, placement: Placement, node: int) -> NodeEdges:
     for rank in placement.ranks_of(node).tolist():
         first, last = parts.part(rank)
         indptr, sources = parts.edges(first, last, rank)
-        senders = placement.node_of[np.searchsorted(parts.node_offsets, sources, side="right") - 1]
+        senders = placement.node_of[owners_of(sources, parts.node_offsets)]
         away = senders != node
         destinations = np.repeat(np.arange(first, last), np.diff(indptr))
         cut.append((sources[away], destinations[away], senders[away]))

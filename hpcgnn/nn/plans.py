@@ -16,6 +16,7 @@ from hpcgnn.graph.node_plan import NodeRoute, RecordExchange, build_node_plan, r
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.linear_map import NodeLinks, as_csr
 from hpcgnn.plan import AggregationPlan, SparseMatrix
+from hpcgnn.plan.plan import owners_of
 from hpcgnn.plan.relations import RelationRows
 from hpcgnn.world import World, raise_on_all_ranks
 from hpcgnn.world.node_memory import NodeMemory
@@ -71,9 +72,12 @@ def plan_of(
         return graph.plan(strategy, weighted=weighted), None
     _warn_of_placement(graph, messages, strategy, built.plan.send_to.total)
     way = NodeRoutes(node, (built.forward, memories[0]), (built.backward, memories[1]))
+    plan = built.plan
     if not (weighted and graph.edge_weight is not None):
-        return built.plan.map(as_csr), way
-    return _weighted(graph, built.plan), way
+        return plan.map(as_csr), way
+    # Entries that only copy a row have weight 1.
+    weights = {id(matrix): _weights(graph, matrix.edges) for matrix in (plan.local, plan.send, plan.receive)}
+    return plan.map(lambda m: Csr(m.indptr, m.indices, m.num_cols, weights[id(m)], check=False)), way
 
 
 def _warn_of_placement(graph: LocalGraph, messages: Messages, strategy: str, sent: int) -> None:
@@ -95,12 +99,6 @@ def _warn_of_placement(graph: LocalGraph, messages: Messages, strategy: str, sen
             "--map-by core)",
             graph.path, per_node, f"{total:,}", f"{least:,}",
         )  # fmt: skip
-
-
-def _weighted(graph: LocalGraph, plan: AggregationPlan[SparseMatrix]) -> AggregationPlan[Csr]:
-    """The plan with the graph's edge weights; entries that only copy a row have weight 1. Collective."""
-    weights = {id(matrix): _weights(graph, matrix.edges) for matrix in (plan.local, plan.send, plan.receive)}
-    return plan.map(lambda m: Csr(m.indptr, m.indices, m.num_cols, weights[id(m)], check=False))
 
 
 def _weights(graph: LocalGraph, edges: np.ndarray) -> torch.Tensor:
@@ -171,7 +169,7 @@ def normalised_by_type(
     # The degrees of sources, from their owners; a node without in-edges of the type has the loop alone.
     sources, of_source = np.unique(types * graph.meta.num_nodes + graph.indices, return_inverse=True)
     kinds, positions = np.divmod(sources, max(graph.meta.num_nodes, 1))
-    owners = np.searchsorted(graph.node_offsets, positions, side="right") - 1
+    owners = owners_of(positions, graph.node_offsets)
     asked = RecordExchange(world, owners, np.stack((kinds, positions), axis=1))
     keys = pairs.relation * count + pairs.node  # ascending
     wanted = asked.received[:, 0] * count + asked.received[:, 1] - graph.first

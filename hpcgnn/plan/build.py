@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcgnn.plan.plan import PeerRows, SparseMatrix, offsets_of, ranges
+from hpcgnn.plan.plan import PeerRows, SparseMatrix, offsets_of, owners_of, ranges
 from hpcgnn.plan.relations import ResultRows
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def plan_receiver(
     inside = (indices >= first) & (indices < last)
     local = csr_matrix(rows.of_edge[inside], (indices[inside] - first), edges[inside], (rows.count, num_nodes))
     cut = indices[~inside], rows.of_edge[~inside], edges[~inside]
-    sums = _owners(cut[0], node_offsets) * max(rows.count, 1) + cut[1]
+    sums = owners_of(cut[0], node_offsets) * max(rows.count, 1) + cut[1]
     is_post = post_edges(cut[0], sums, strategy if isinstance(strategy, str) else strategy[~inside])
     if isinstance(strategy, str) and strategy == "hybrid":
         is_post = relieved(is_post, cut[0], sums, local.indices.size, mean_edges)
@@ -177,7 +177,7 @@ def _route(
     destinations: the row of z to which each edge is added, of ``num_rows``. pairs: ``sender * num_rows + destination``."""
     posts, post_rank = np.unique(sources[is_post], return_inverse=True)
     sums, pre_rank = np.unique(pairs[~is_post], return_inverse=True)
-    post_sender = _owners(posts, node_offsets)
+    post_sender = owners_of(posts, node_offsets)
     pre_sender, pre_destination = np.divmod(sums, max(num_rows, 1))
     # Rows in the order of the wire: by sender, post before pre, then by source or destination.
     order = np.argsort(np.concatenate((post_sender, pre_sender)), kind="stable")
@@ -202,10 +202,6 @@ def _route(
     counts = [np.bincount(of_rows, minlength=node_offsets.size - 1) for of_rows in (post_sender, pre_sender)]
     rows = SendRows(np.diff(wanted.indptr), wanted.indices, wanted.edges)
     return ReceiverPlan(local, receive, PeerRows.of(np.stack(counts, axis=1)), rows)
-
-
-def _owners(positions: np.ndarray, node_offsets: np.ndarray) -> np.ndarray:
-    return np.searchsorted(node_offsets, positions, side="right") - 1
 
 
 def sender_matrix(wanted: SendRows, num_owned: int) -> SparseMatrix:

@@ -176,6 +176,11 @@ def max_over_mean(amounts: np.ndarray) -> float:
     return float(amounts.max() / amounts.mean()) if amounts.any() else 1.0
 
 
+def owners_of(positions: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """The range of each position, for ranges that begin at ``offsets``, such as those of the nodes of each rank."""
+    return np.searchsorted(offsets, positions, side="right") - 1
+
+
 def offsets_of(counts: np.ndarray) -> np.ndarray:
     """(n + 1,) int64: 0, then the cumulative sums of ``counts`` (n,)."""
     return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
