@@ -90,7 +90,7 @@ def _order(model: Model, rng: np.random.Generator) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True)
-def _fits(load: np.ndarray, extra: np.ndarray, capacity: np.ndarray) -> bool:
+def fits(load: np.ndarray, extra: np.ndarray, capacity: np.ndarray) -> bool:
     """Return whether ``load + extra``, both (C,), is at most ``capacity`` in every quantity that ``extra`` has any of."""
     for c in range(extra.size):  # noqa: SIM110 - numba has no generators inside all()
         if extra[c] > 0 and load[c] + extra[c] > capacity[c]:
@@ -133,7 +133,7 @@ def _cluster(
                 if u >= n:
                     continue
                 other = labels[u]
-                if affinity[other] > most and _fits(size[other], amounts[v], limit):
+                if affinity[other] > most and fits(size[other], amounts[v], limit):
                     best, most = other, affinity[other]
                 affinity[other] = 0
             affinity[mine] = 0
@@ -204,7 +204,7 @@ def _best_part(
             continue
         score = affinity[part] - cost * roots[part]
         affinity[part] = 0
-        if score > most and _fits(filled.load[part], amount, filled.capacity):
+        if score > most and fits(filled.load[part], amount, filled.capacity):
             best, most = part, score
     return best, most
 
@@ -235,7 +235,7 @@ def _improve(model: Model, order: np.ndarray, filled: Parts, parts: np.ndarray, 
                         found += 1
                     affinity[part] += weights[i]
             best, most = -1, -np.inf
-            if mine >= 0 and _fits(load[mine], amount, capacity):
+            if mine >= 0 and fits(load[mine], amount, capacity):
                 best, most = mine, affinity[mine] - cost * roots[mine] + _STAY
             best, most = _best_part(targets[:found], affinity, roots, cost, amount, filled, best, most)
             if best < 0 or (cost > 0 and most < 0):

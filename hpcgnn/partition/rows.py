@@ -27,6 +27,7 @@ import scipy.sparse as sp
 
 from hpcgnn.base.compiled import njit
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.partition.multilevel import fits
 from hpcgnn.partition.problem import TOLERANCE, Advance, Problem, ignore, simple_graph, to_rank_0
 from hpcgnn.partition.repair import loads_of
 from hpcgnn.plan.build import sources_in_cover
@@ -501,14 +502,6 @@ def _weigh_role(graph: Roles, part: np.ndarray, rows: Rows, role: int, known: in
 
 
 @njit(cache=True)
-def _fits(load: np.ndarray, weight: np.ndarray, limits: np.ndarray, target: int) -> bool:
-    fits = True
-    for c in range(weight.size):  # a quantity that the node does not have may be over its limit
-        fits = fits and (weight[c] == 0 or load[target, c] + weight[c] <= limits[target, c])
-    return fits
-
-
-@njit(cache=True)
 def _best_target(
     graph: Roles, part: np.ndarray, rows: Rows, node: int, weight: np.ndarray, load: np.ndarray, limits: np.ndarray,
     work: Work,
@@ -527,7 +520,7 @@ def _best_target(
         if target == mine:
             continue
         gain = gone - needed + work.free[target] + _PRICE_OF_AN_EDGE * (work.edges[target] - work.edges[mine])
-        if (gain > best_gain or (gain == best_gain and target < best)) and _fits(load, weight, limits, target):
+        if (gain > best_gain or (gain == best_gain and target < best)) and fits(load[target], weight, limits[target]):
             best, best_gain = target, gain
     for k in range(known):
         work.free[work.candidates[k]] = 0
