@@ -74,9 +74,6 @@ class ThreadWorld(World):
 
     # -- waiting: every started collective is complete ----------------------------------------------------------------
 
-    def watch(self, pending: Pending) -> None:
-        """Do nothing: a started collective is complete."""
-
     def wait(self, pending: Pending) -> None:
         while not pending.test():  # an exchange in the queue starts in its test
             time.sleep(0)
@@ -118,12 +115,6 @@ class ThreadWorld(World):
 
     def neighbours(self, sources: np.ndarray, destinations: np.ndarray) -> Neighbours:
         return Neighbours(None, np.flatnonzero(sources), np.flatnonzero(destinations))
-
-    def free(self, neighbours: Neighbours) -> None:
-        """Do nothing: there is no communicator."""
-
-    def close(self) -> None:
-        """Do nothing: there are no communicators."""
 
     def exchange_queue(self) -> ExchangeQueue:
         if self._queue is None:

@@ -111,10 +111,9 @@ class World(OfRanks, ABC):
         """Let ``pending`` make progress; true once it is complete. Not collective."""
         return pending.test()
 
-    @abstractmethod
     def watch(self, pending: Pending) -> None:
-        """Let ``pending`` make progress whenever this rank does not wait, until it is complete. Its buffers must live at least as
-        long. Not collective."""
+        """Let ``pending`` make progress whenever this rank does not wait, until it is complete; nothing where each collective
+        is complete. Its buffers must live at least as long. Not collective."""
 
     @abstractmethod
     def wait(self, pending: Pending) -> None:
@@ -177,11 +176,9 @@ class World(OfRanks, ABC):
         """The graph of ranks that exchange rows; ``sources`` and ``destinations``, (P,) bool, mark the ranks that send rows to
         this rank, and those that receive rows from it."""
 
-    @abstractmethod
     def free(self, neighbours: Neighbours) -> None:
-        """Give back the communicator of ``neighbours``: MPI lets a process have some thousand communicators only."""
+        """Give back the communicator of ``neighbours``, if any: MPI lets a process have some thousand communicators only."""
 
-    @abstractmethod
     def close(self) -> None:
         """Give back everything that this world has made: graphs of ranks, shared memory, and worlds of nodes. Objects that use
         them must not be used any more. Do not call it after an error, when other ranks may wait for something else."""
