@@ -12,15 +12,18 @@ from typing import Any
 import torch
 
 
-class Event:
-    """A point in a device's sequence of work; those of the host are over."""
+class _Over:
+    """A point in the host's sequence of work, which is over."""
 
-    def is_over(self) -> bool:
+    def query(self) -> bool:
         """Return whether the device has reached this point. Does not wait."""
         return True
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         """Wait on the host until the device has reached this point."""
+
+
+Event = _Over | torch.cuda.Event  # a point in a device's sequence of work
 
 
 class Device:
@@ -77,5 +80,5 @@ class Device:
         return None
 
 
-_OVER = Event()
+_OVER = _Over()
 CPU = Device()

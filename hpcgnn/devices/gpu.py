@@ -10,21 +10,9 @@ from typing import Any
 
 import torch
 
-from hpcgnn.devices.base import CPU, Device, Event
+from hpcgnn.devices.base import CPU, Device
 
 _LOG = logging.getLogger("hpcgnn")
-
-
-class _GpuEvent(Event):
-    def __init__(self, stream: torch.cuda.Stream) -> None:
-        self.event = torch.cuda.Event()
-        self.event.record(stream)
-
-    def is_over(self) -> bool:
-        return self.event.query()
-
-    def wait(self) -> None:
-        self.event.synchronize()  # in the driver, while other threads run
 
 
 class GpuDevice(Device):
@@ -46,19 +34,19 @@ class GpuDevice(Device):
     def use(self) -> None:
         torch.cuda.set_device(self.torch_device)
 
-    def record(self) -> _GpuEvent:
-        return _GpuEvent(torch.cuda.current_stream(self.torch_device))
+    def record(self) -> torch.cuda.Event:
+        return torch.cuda.current_stream(self.torch_device).record_event()
 
     def follow(self, event: Any) -> None:
-        torch.cuda.current_stream(self.torch_device).wait_event(event.event)
+        torch.cuda.current_stream(self.torch_device).wait_event(event)
 
-    def copy(self, target: torch.Tensor, source: torch.Tensor, behind: Any = None) -> _GpuEvent:
+    def copy(self, target: torch.Tensor, source: torch.Tensor, behind: Any = None) -> torch.cuda.Event:
         stream = self._to_host if target.is_cpu else self._from_host
         with torch.cuda.stream(stream):
             if behind is not None:
-                stream.wait_event(behind.event)
+                stream.wait_event(behind)
             target.copy_(source, non_blocking=True)
-            return _GpuEvent(stream)
+            return stream.record_event()
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.torch_device)

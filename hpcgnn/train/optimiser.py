@@ -192,7 +192,7 @@ class GradientBucket:
                 copies.append(device.copy(self._on_device[: len(numbers)], stacked, device.record()))
             copies.append(device.copy(self._mine, self._flat, device.record()))
             for copied in copies:
-                copied.wait()
+                copied.synchronize()
             known = dict(zip(numbers, self._on_device.tolist(), strict=False))
             scalars = [known.get(k, value) for k, value in enumerate(scalars)]
         self._my_scalars.copy_(torch.tensor([float(value) for value in scalars], dtype=torch.float64))

@@ -104,7 +104,7 @@ class ExchangeQueue:
         under_way = sum(piece.pending is not None and not piece.pending.seconds for piece in transfer.pieces)
         for piece in transfer.pieces:
             if piece.pending is None:
-                if under_way >= _MOST_UNDER_WAY or not piece.ready.is_over():
+                if under_way >= _MOST_UNDER_WAY or not piece.ready.query():
                     return False
                 under_way += 1
                 piece.pending = self._start(piece.send, piece.received, transfer.what, transfer.neighbours)

@@ -119,21 +119,18 @@ class DeviceTransport(Transport):
     ) -> Pending:
         if self._world.size == 1:
             return Pending.done(what)
-        pieces, finish, kept = self._staged(wires, route) if self.stages else self._direct(wires, route)
-        transfer = Transfer(self.queue, self.device, pieces, finish, kept, what, neighbours)
+        if self.stages:
+            moved = self._staged(wires, route)
+        else:  # MPI reads and writes in place, and a piece is a share of every segment
+            # MPI reads the sent bytes after this event. It writes the received ones after it, too: earlier work of the device may
+            # still read their memory.
+            made = self.device.record()
+            there, back = (_shared_segments(wire, shares) for wire, shares in zip(wires, route, strict=True))
+            moved = [Piece(made, *both) for both in zip(there, back, strict=True)], None, wires
+        transfer = Transfer(self.queue, self.device, *moved, what, neighbours)
         pending = Pending.started(self.queue.put(transfer), what, transfer)
         pending.arrive = transfer.arrive
         return pending
-
-    def _direct(
-        self, wires: tuple[torch.Tensor, torch.Tensor], route: PieceLayout
-    ) -> tuple[list[Piece], Callable[[], None] | None, Any]:
-        """Pieces that MPI reads and writes in place. A piece is a share of every segment, in place as well."""
-        # MPI reads the sent bytes after this event. It writes the received ones after it, too: earlier work of the device may
-        # still read their memory.
-        made = self.device.record()
-        there, back = (_shared_segments(wire, shares) for wire, shares in zip(wires, route, strict=True))
-        return [Piece(made, *both) for both in zip(there, back, strict=True)], None, wires
 
     def _staged(
         self, wires: tuple[torch.Tensor, torch.Tensor], route: PieceLayout
@@ -184,7 +181,7 @@ class HostMemory:
     def take(self, num_bytes: int) -> torch.Tensor:
         """(at least num_bytes,) uint8: the smallest free piece that is large enough. If there is none, a new piece takes the
         place of all free ones."""
-        free = [all(event.is_over() for event in events) for _, events in self._pieces]
+        free = [all(event.query() for event in events) for _, events in self._pieces]
         fitting = [
             place for place, (memory, _) in enumerate(self._pieces) if memory.numel() >= num_bytes and free[place]
         ]

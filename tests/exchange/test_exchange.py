@@ -121,7 +121,7 @@ def test_an_exchange_waits_for_those_before_it_in_the_queue():
     ready, started = set(), []
 
     def transfer(name):
-        piece = Piece(SimpleNamespace(is_over=lambda: name in ready), None, None)
+        piece = Piece(SimpleNamespace(query=lambda: name in ready), None, None)
         return SimpleNamespace(what=name, neighbours=None, pieces=[piece], land=lambda: False)
 
     def start(send, received, what, neighbours):

@@ -85,13 +85,13 @@ class Late:
         self._act: Callable[[], object] | None = act
         self._left = times
 
-    def is_over(self) -> bool:
+    def query(self) -> bool:
         self._left -= 1
         if self._left < 0:
-            self.wait()
+            self.synchronize()
         return self._act is None
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         act, self._act = self._act, None
         if act is not None:
             act()
@@ -112,14 +112,14 @@ class StandIn(Device):
         return Late(times=self.times)
 
     def follow(self, event: Late) -> None:  # type: ignore[override]
-        event.wait()
+        event.synchronize()
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, behind: Any = None) -> Late:  # type: ignore[override]
         self.copied_bytes += source.nbytes
 
         def act() -> None:
             if behind is not None:
-                behind.wait()
+                behind.synchronize()
             host_alias(target).copy_(host_alias(source))
 
         if target.is_cpu:
