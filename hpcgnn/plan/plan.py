@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -78,19 +78,9 @@ class PeerRows:
         return np.repeat(kinds, np.stack((self.post, self.pre), axis=1).ravel())
 
 
-class Matrix(Protocol):
-    """A matrix type, such as ``Csr``, of which a plan can be transposed, and put into another order."""
-
-    def transpose(self) -> Any:
-        """The transposed matrix."""
-
-    def in_order(self, rows: Any, columns: Any) -> Any:
-        """The matrix with rows and columns in another order; None leaves rows or columns as they are."""
-
-
 M = TypeVar("M")
 N = TypeVar("N")
-T = TypeVar("T", bound=Matrix)
+T = TypeVar("T", bound=Any)  # a ``Csr``, which can be transposed and put into another order
 
 
 @dataclass(frozen=True)
