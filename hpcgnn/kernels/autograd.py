@@ -358,17 +358,6 @@ def _check_differentiable(name: str, tensor: Tensor) -> None:
 # -- backward passes ---------------------------------------------------------------------------------------------------
 
 
-def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's decorator of backward functions, which is passed by where gradients are not recorded: it changes nothing there."""
-    refusing = torchs_function.once_differentiable(backward)
-
-    @functools.wraps(backward)
-    def run(ctx: Any, *gradients: Tensor) -> Any:
-        return (refusing if torch.is_grad_enabled() else backward)(ctx, *gradients)
-
-    return run
-
-
 def tracked(*tensors: Tensor | None) -> bool:
     """Return whether autograd records operations on these tensors."""
     if torch.is_grad_enabled():
@@ -392,12 +381,17 @@ class _Recorded(torch.autograd.Function):
         return run(ctx, *inputs)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Gradients:
-        ctx.references = references(*gradients)
-        return None, None, *ctx.back(ctx, *gradients)
+        found: Gradients = (_refusing if torch.is_grad_enabled() else _given_back)(ctx, *gradients)
+        return found
 
 
+def _given_back(ctx: Any, *gradients: Tensor) -> Gradients:
+    ctx.references = references(*gradients)
+    return None, None, *ctx.back(ctx, *gradients)
+
+
+_refusing = torchs_function.once_differentiable(_given_back)  # which changes nothing where gradients are not recorded
 recorded = _Recorded.apply
 
 
