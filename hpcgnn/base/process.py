@@ -138,12 +138,17 @@ def peak_memory_bytes(*, or_of_children: bool = False) -> int:
     return peak if sys.platform == "darwin" else peak * 1024  # Linux counts in KiB
 
 
+def system_text(path: str) -> str:
+    """The text of a file that the system makes; empty where it has none of this name."""
+    with contextlib.suppress(OSError):
+        return Path(path).read_text(errors="replace")
+    return ""
+
+
 def resident_memory_bytes() -> int:
     """Resident memory of this process now; 0 where the system has no ``/proc``."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
+    fields = system_text("/proc/self/statm").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
 
 
 def disable_malloc_trimming(*, is_limited: bool = False) -> bool:
@@ -181,18 +186,14 @@ def private_memory_bytes(process: int | str = "self") -> int:
 def mapped_bytes(process: int | str, kinds: tuple[str, ...]) -> int:
     """Bytes of some kinds of memory, such as ``"Pss:"``, of a process or of ``"self"`` (proc(5), smaps_rollup). 0 where the
     system has no ``/proc``, or the process has ended."""
-    try:
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
+    lines = system_text(f"/proc/{process}/smaps_rollup").splitlines()
     return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(kinds))
 
 
 def seconds_since_start() -> float:
     """Seconds since the system started this process, imports included; 0 where the system has no ``/proc``."""
-    try:
-        fields = Path("/proc/self/stat").read_text()
-    except OSError:
+    fields = system_text("/proc/self/stat")
+    if not fields:
         return 0.0
     started = int(fields.rpartition(")")[2].split()[_START_FIELD]) / os.sysconf("SC_CLK_TCK")
     return max(time.clock_gettime(time.CLOCK_BOOTTIME) - started, 0.0)
@@ -200,11 +201,7 @@ def seconds_since_start() -> float:
 
 def processor() -> str:
     """The name in Linux's /proc/cpuinfo; without one, Python's name of the processor or of the architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
+    for line in system_text("/proc/cpuinfo").splitlines():
         name, _, value = line.partition(":")
         if name.strip() in ("model name", "Model", "cpu"):
             return value.strip()

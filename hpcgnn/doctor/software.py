@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.base.process import system_text
 from hpcgnn.base.version import __version__
 from hpcgnn.doctor.job import BROKEN, OK, WORTH_CHANGING, Fact, Job, Problem, Verdict, by_rank, some_ranks
 
@@ -107,8 +108,7 @@ def look_at_mpi(job: Job) -> Fact:
     """The library that this process has loaded, with its files, and whether a second thread may call it. Two libraries in one
     process receive each other's handles."""
     library, serialized = mpi_started()
-    maps = Path("/proc/self/maps")
-    paths = re.findall(r"\S+/libmpi(?:ch)?\.so\S*", maps.read_text() if maps.exists() else "")
+    paths = re.findall(r"\S+/libmpi(?:ch)?\.so\S*", system_text("/proc/self/maps"))
     return {"library": library.partition(",")[0], "paths": sorted(set(paths)), "serialized": serialized}
 
 

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.process import system_text
 from hpcgnn.partition.problem import TOLERANCE, Problem
 from hpcgnn.world import World, raise_on_all_ranks
 
@@ -238,8 +239,4 @@ def _load_for_this_mpi(names: tuple[str, ...] | list[str]) -> ctypes.CDLL:
 
 
 def _mpi_libraries() -> set[str]:
-    try:
-        with open("/proc/self/maps") as maps:
-            return set(re.findall(r"\S+/libmpi(?:ch)?\.so\S*", maps.read()))
-    except OSError:
-        return set()
+    return set(re.findall(r"\S+/libmpi(?:ch)?\.so\S*", system_text("/proc/self/maps")))

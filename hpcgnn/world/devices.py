@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ import xxhash
 
 from hpcgnn.base.arguments import AUTO_DEVICE, HOST_DEVICE, check_device_name
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.base.process import system_text
 from hpcgnn.devices import CPU, Device
 from hpcgnn.devices.gpu import Gpus
 from hpcgnn.kernels import backend
@@ -129,9 +129,6 @@ def use_threads(world: World) -> int:
 
 def openmp_runtimes() -> list[str]:
     """Paths of the OpenMP runtimes in this process: more than one means two thread pools that fight for the cores."""
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        return []
-    paths = {line.split(maxsplit=5)[-1] for line in maps.read_text().splitlines() if "/" in line}
+    paths = {line.split(maxsplit=5)[-1] for line in system_text("/proc/self/maps").splitlines() if "/" in line}
     names = ("libgomp", "libiomp", "libomp")
     return sorted(path for path in paths if os.path.basename(path).startswith(names))
