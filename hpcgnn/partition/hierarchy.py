@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpcgnn.base.compiled import njit
-from hpcgnn.partition.problem import Problem, edge_chunks, in_step, to_rank_0
+from hpcgnn.partition.problem import Problem, edge_chunks, in_step
 from hpcgnn.partition.separate_process import maps
 
 _SWEEPS = 20
@@ -43,7 +43,7 @@ def quotient_graph(problem: Problem, parts: np.ndarray) -> sp.csr_matrix:
         mine += sp.csr_matrix((np.ones(np.count_nonzero(cut), np.int64), (here[cut], there[cut])), shape=shape)
         problem.advance(chunk.last - chunk.first)
     entries = mine.tocoo()
-    rows, columns, counts = to_rank_0(world, np.stack([entries.row, entries.col, entries.data], axis=1)).T
+    rows, columns, counts = world.to_rank_0(np.stack([entries.row, entries.col, entries.data], axis=1)).T
     directed = sp.csr_matrix((counts.astype(np.float64), (rows, columns)), shape=shape)
     return (directed + directed.T).tocsr()
 

@@ -274,7 +274,7 @@ class NodeWork:
     def gather(self, world: World) -> None:
         """Bring the work of all nodes to rank 0, once. Collective."""
         if world.size > 1 and not self.is_gathered:
-            found = to_rank_0(world, self.values)
+            found = world.to_rank_0(self.values)
             self.values = found if world.rank == 0 else self.values
             self.is_gathered = True
 
@@ -426,10 +426,3 @@ class Problem:
             if world.rank == 0:
                 parts, counts = assign(), np.diff(self.slab.bounds)
         return world.alltoallv(parts, counts)[0]
-
-
-def to_rank_0(world: World, rows: np.ndarray) -> np.ndarray:
-    """The ``rows`` of all ranks, in rank order, on rank 0; none on the others. Collective."""
-    counts = np.zeros(world.size, dtype=np.int64)
-    counts[0] = len(rows)
-    return world.alltoallv(rows, counts)[0]

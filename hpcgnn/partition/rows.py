@@ -28,7 +28,7 @@ import scipy.sparse as sp
 from hpcgnn.base.compiled import njit
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.partition.multilevel import fits
-from hpcgnn.partition.problem import TOLERANCE, Advance, Problem, ignore, simple_graph, to_rank_0
+from hpcgnn.partition.problem import TOLERANCE, Advance, Problem, ignore, simple_graph
 from hpcgnn.partition.repair import loads_of
 from hpcgnn.plan.build import sources_in_cover
 from hpcgnn.plan.plan import offsets_of
@@ -197,7 +197,7 @@ def refine_rows(problem: Problem, parts: np.ndarray, seconds: float, advance: Ad
     """``(better parts of this rank's nodes (n,) int32, a sentence about the result)``. Collective. It takes at most ``seconds``
     of a core, the partitioner's time, or one second if that is more. No part exceeds the tolerance or, in a quantity that was
     balanced worse, the heaviest part so far. Rank 0 holds all edges, about 40 bytes for each direction, while the others wait."""
-    gathered, note = to_rank_0(problem.world, parts.astype(np.int32, copy=False)), ""
+    gathered, note = problem.world.to_rank_0(parts.astype(np.int32, copy=False)), ""
 
     def refined() -> np.ndarray:
         nonlocal note

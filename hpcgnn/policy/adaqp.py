@@ -40,14 +40,13 @@ _FIRST_EPOCHS = 2  # before the first problem: the first epoch also makes memory
 # each of them has. There are at least five of them for each of up to three partners, so they have 1.25 % of the bytes or more.
 _PROBE_SECONDS, _PROBE_BYTES = 0.0025, 0.0025 / 3
 _KEPT_COSTS = 3  # of which the median counts
-# (G, 4) float64 columns of a rank's groups: receiver, beta, seconds_per_bit and bits_now of a Problem
-_COLUMNS = 4
 
 
 def group_rows(
     beta: np.ndarray, receiver: np.ndarray, seconds: np.ndarray, size: int, bits: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(s,) int64 group of each row sent, and (G, 4) columns of these groups: ``size`` rows of one receiver with similar beta.
+    """(s,) int64 group of each row sent, and (G, 4) float64 columns of these groups: receiver, beta, seconds_per_bit and bits_now
+    of a Problem. A group has ``size`` rows of one receiver with similar beta.
 
     beta: (s,), by which rows are sorted (§4.2). receiver: (s,) ascending. seconds: (P,) seconds that one more bit of each value
     of a row takes, by receiver. bits: (s,) up to now.
@@ -203,10 +202,7 @@ class AdaQPBits(BitsPolicy):
             )
             details = [{name: getattr(each, name) for name in _DETAILS} for each in found]
             return self._assign(numbers, list(groups), [each.bits for each in found], details)
-        to_first = np.zeros(world.size, np.int64)
-        to_first[0] = own.shape[0]
-        gathered, _ = world.alltoallv(own, to_first)
-        answer = None
+        gathered, answer = world.to_rank_0(own), None
         if rank == 0:
             problems = problems_of(gathered, counts, all_fixed, np.arange(world.size))
             solver = ThreadPoolExecutor(1)

@@ -231,6 +231,12 @@ class World(OfRanks, ABC):
         self.wait(self.start_alltoallv(*segments, what))
         return beside(rows, received), received_counts
 
+    def to_rank_0(self, rows: Values) -> Values:
+        """The ``rows`` of all ranks, in rank order, on rank 0; none on the others."""
+        counts = np.zeros(self.size, np.int64)
+        counts[0] = len(rows)
+        return self.alltoallv(rows, counts)[0]
+
     def rows_of(self, bounds: np.ndarray, slab: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """(m, ...) rows of any ``ids`` (m,), from the ranks whose ranges of ids, between the (size + 1,) ``bounds``, have them
         in their ``slab``; ``m`` may differ between ranks."""
