@@ -41,7 +41,7 @@ from hpcgnn.nn.attention_step import Attention, GATScores, GATv2Scores, Map
 from hpcgnn.nn.attention_step import Scores as StepScores
 from hpcgnn.nn.config import FLOAT32
 from hpcgnn.nn.edge_blocks import EdgeFeatures, joint_scores
-from hpcgnn.nn.halo import AttentionEdges, Block, edge_ids, mover, picks
+from hpcgnn.nn.halo import AttentionEdges, Block, edge_ids, entries_of, mover, picks
 from hpcgnn.nn.int8 import Int8
 from hpcgnn.nn.layers import BiasedLayer, KeyedDropout, xavier
 from hpcgnn.nn.linear import Compute, Features, LabelledFeatures, Operand, matmul, operand
@@ -532,13 +532,12 @@ class TransformerLayer(UntypedAttention):
         assert edges.attr is not None
         by_head = query.view(-1, self.heads.count, self.heads.width).transpose(0, 1)
         seen = by_head @ self._edge_weights(weight).transpose(1, 2)  # (H, n, D)
-        return torch.stack([sddmm(edges.entries, each, edges.attr, "dot", backend=self.backend) for each in seen], 1)
+        entries = entries_of(edges.csr)
+        return torch.stack([sddmm(entries, each, edges.attr, "dot", backend=self.backend) for each in seen], 1)
 
     def _edge_sums(self, edges: AttentionEdges | Block, weights: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """(n, H*C) sums ``sum alpha (e W_e) = (sum alpha e) W_e`` of weights (entries, H)."""
         assert edges.attr is not None
-        by_head = weights.unbind(1)
-        sums = torch.stack(
-            [spmm(edges.entries, edges.attr, each.contiguous(), backend=self.backend) for each in by_head]
-        )
+        entries, by_head = entries_of(edges.csr), weights.unbind(1)
+        sums = torch.stack([spmm(entries, edges.attr, each.contiguous(), backend=self.backend) for each in by_head])
         return (sums @ self._edge_weights(weight)).transpose(0, 1).flatten(1)

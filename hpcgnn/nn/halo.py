@@ -169,11 +169,6 @@ class AttentionEdges:
     attr: torch.Tensor | None = None
 
     @cached_property
-    def entries(self) -> Csr:
-        """(n, entries) matrix of ones: the entries of each node, whose sums are those of rows of edges."""
-        return entries_of(self.csr)
-
-    @cached_property
     def ids(self) -> torch.Tensor:
         """(entries,) int64 hash of the original ids of each edge's two ends.
 
@@ -198,16 +193,15 @@ class Block:
     attr: torch.Tensor | None
     ends: Csr
 
-    @cached_property
-    def entries(self) -> Csr:
-        """As :attr:`AttentionEdges.entries`."""
-        return entries_of(self.csr)
-
 
 def entries_of(csr: Csr) -> Csr:
-    """(rows, entries) matrix of ones, the entries of each row of ``csr``."""
-    numbers = torch.arange(csr.num_entries, dtype=torch.int32, device=csr.device)
-    return Csr(csr.indptr, numbers, csr.num_entries, check=False)
+    """(rows, entries) matrix of ones, the entries of each row of ``csr``, whose sums are those of rows of edges; made once."""
+
+    def make() -> Csr:
+        numbers = torch.arange(csr.num_entries, dtype=torch.int32, device=csr.device)
+        return Csr(csr.indptr, numbers, csr.num_entries, check=False)
+
+    return csr.kept("entries", make)
 
 
 def cut(
