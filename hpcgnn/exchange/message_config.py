@@ -8,9 +8,6 @@ from hpcgnn.base.errors import WrongValueError
 from hpcgnn.base.settings import Checked, setting
 from hpcgnn.base.typed import MESSAGE_BITS
 
-CODINGS = ("plain", "delta")
-EVAL_PRECISIONS = ("float32", "training")
-NODE_AWARE = ("auto", "on", "off")
 COLLECTIVES = ("auto", "alltoallv", "neighbour")
 GPU_MPI = ("auto", "on", "off")
 
@@ -28,12 +25,12 @@ class MessageConfig(Checked):
         "plain",
         "Content of messages. plain: rows; delta: differences from the rows that the receiver has from the last epoch, so "
         "rounding errors do not accumulate (error feedback). delta keeps all rows sent and received in memory.",
-        choices=CODINGS,
+        choices=("plain", "delta"),
     )
     eval_precision: str = setting(
         "float32",
         "Precision of messages in evaluations: float32, or the bit-widths of training.",
-        choices=EVAL_PRECISIONS,
+        choices=("float32", "training"),
     )
     overlap: bool = setting(
         True,
@@ -56,7 +53,7 @@ class MessageConfig(Checked):
         "Aggregation by node: a row is sent once to each other node rather than once to each of its ranks, the contributions of "
         "a node's ranks are added up before they are sent, and rows move through shared memory within a node. auto turns this "
         "on if there are several nodes with several ranks each.",
-        choices=NODE_AWARE,
+        choices=("auto", "on", "off"),
     )
     gpu_mpi: str = setting(
         "auto",

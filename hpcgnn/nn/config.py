@@ -59,7 +59,6 @@ class Int8Config(Checked):
 
 NORMS = (AUTO, "mean", "batch", "layer", "none")
 ACTIVATIONS = ("relu", "elu")
-ATTENTIONS = ("halo", "partial")
 WHOLE, PIECES = "whole", "pieces"
 
 
@@ -135,7 +134,7 @@ class GATSettings:
         "halo",
         "Messages of attention. halo: ranks send the rows of boundary nodes; partial: ranks send partial weighted sums, which "
         "the receiver merges (log-sum-exp merge).",
-        choices=ATTENTIONS,
+        choices=("halo", "partial"),
         is_free=True,
     )
 
