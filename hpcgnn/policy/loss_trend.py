@@ -14,7 +14,6 @@ All sums are rounded once (``math.fsum``): ranks on different processors come to
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -34,11 +33,6 @@ class Slopes(NamedTuple):
     now: float
     error: float
     stalls: bool
-
-    @property
-    def clearly_falls(self) -> bool:
-        """Return whether the loss goes on falling, beyond its noise."""
-        return self.now < -_ERRORS * self.error and not self.stalls
 
 
 class LossTrend(msgspec.Struct):
@@ -65,7 +59,24 @@ class LossTrend(msgspec.Struct):
         """The slopes of the last two spans; None until there are so many losses, and for losses whose squares overflow."""
         if len(self.losses) <= 2 * own.loss_window or max(map(abs, self.losses)) > _LARGEST:
             return None
-        return _slopes(self.losses, own.loss_window)
+        losses, window = self.losses, own.loss_window
+        # (window + 1) weights of a span's losses, whose weighted sum is its slope
+        offsets = [place - window / 2 for place in range(window + 1)]
+        spread = math.fsum(offset * offset for offset in offsets)
+        weights = [offset / spread for offset in offsets]
+        spans = [[loss - losses[first] for loss in losses[first : first + window + 1]] for first in (0, window)]
+        before, now = (math.fsum(w * y for w, y in zip(weights, span, strict=True)) for span in spans)
+        off_line = []
+        for span, slope in zip(spans, (before, now), strict=True):
+            middle = math.fsum(span) / len(span)
+            off_line += [y - middle - slope * offset for y, offset in zip(span, offsets, strict=True)]
+        free = 2 * window - 2  # losses of both spans less the numbers of both lines
+        noise = math.sqrt(math.fsum(y * y for y in off_line) / free) if free else 0.0
+        # the weights of all losses in the difference, by which a stall is known; both spans have the loss in the middle
+        early, late = [-_LEFT * w for w in weights], weights
+        all_weights = [*early[:-1], early[-1] + late[0], *late[1:]]
+        error = noise * math.sqrt(math.fsum(w * w for w in all_weights))
+        return Slopes(before, now, noise / math.sqrt(spread), now - _LEFT * before > _ERRORS * error)
 
     def is_slower(self, own: DescentSettings) -> bool | None:
         """Return whether the loss stalls; None until there are enough losses. By ``--descent-rule printed``: whether the rate
@@ -83,7 +94,10 @@ class LossTrend(msgspec.Struct):
         if own.descent_rule == "printed":
             return bool(self.is_slower(own))
         slopes = self.slopes(own)
-        return slopes is None or (not slopes.clearly_falls and (slopes.now, slopes.error) != (0, 0))
+        if slopes is None:
+            return True
+        clearly_falls = slopes.now < -_ERRORS * slopes.error and not slopes.stalls
+        return not clearly_falls and (slopes.now, slopes.error) != (0, 0)
 
     def record(self, own: DescentSettings) -> dict[str, float]:
         """The numbers of the decision, for the records; empty until there are enough losses."""
@@ -91,24 +105,3 @@ class LossTrend(msgspec.Struct):
         if slopes is None:
             return {}
         return {"slope_before": slopes.before, "slope": slopes.now, "slope_error": slopes.error}
-
-
-def _slopes(losses: Sequence[float], window: int) -> Slopes:
-    """The slopes of ``losses``, of 2 * window + 1 epochs."""
-    # (window + 1) weights of a span's losses, whose weighted sum is its slope
-    offsets = [place - window / 2 for place in range(window + 1)]
-    spread = math.fsum(offset * offset for offset in offsets)
-    weights = [offset / spread for offset in offsets]
-    spans = [[loss - losses[first] for loss in losses[first : first + window + 1]] for first in (0, window)]
-    before, now = (math.fsum(w * y for w, y in zip(weights, span, strict=True)) for span in spans)
-    off_line = []
-    for span, slope in zip(spans, (before, now), strict=True):
-        middle = math.fsum(span) / len(span)
-        off_line += [y - middle - slope * offset for y, offset in zip(span, offsets, strict=True)]
-    free = 2 * window - 2  # losses of both spans less the numbers of both lines
-    noise = math.sqrt(math.fsum(y * y for y in off_line) / free) if free else 0.0
-    # the weights of all losses in the difference, by which a stall is known; both spans have the loss in the middle
-    early, late = [-_LEFT * w for w in weights], weights
-    all_weights = [*early[:-1], early[-1] + late[0], *late[1:]]
-    error = noise * math.sqrt(math.fsum(w * w for w in all_weights))
-    return Slopes(before, now, noise / math.sqrt(spread), now - _LEFT * before > _ERRORS * error)

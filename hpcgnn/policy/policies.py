@@ -12,7 +12,7 @@ import numpy as np
 from hpcgnn.base import typed
 from hpcgnn.base.typed import MESSAGE_BITS
 from hpcgnn.exchange import Messages
-from hpcgnn.exchange.changes import SUMS, RowChange
+from hpcgnn.exchange.changes import SUMS
 from hpcgnn.exchange.mailbox import FRESH, StaleRowRules
 from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, Setup, StalenessPolicy
 from hpcgnn.policy.clock import Clock
@@ -82,7 +82,12 @@ class Policies:
         with self._messages.timings.measure("policy_seconds"):
             self.clock.epoch = epoch
             self._details = self._bits.begin_epoch(epoch)
-            self._count_bits()
+            current = dict.fromkeys(facts.exchange.row_bits for facts in self.all_facts)
+            new = [bits for bits in current if bits is not None and bits.of_ranks is None]
+            if new:  # the rows of each bit-width over all ranks
+                counts = self._world.allreduce(np.stack([bits.counts() for bits in new]), what="bits of rows")
+                for bits, rows in zip(new, counts.tolist(), strict=True):
+                    bits.of_ranks = {str(b): count for b, count in zip(MESSAGE_BITS, rows, strict=True) if count}
             self._staleness.begin([facts for facts in self.all_facts if not facts.exchange.is_backward])
 
     def begin_backward(self) -> None:
@@ -107,7 +112,9 @@ class Policies:
             return
         if self._needs_clock:
             seconds = self.clock.observe("seconds", lambda: seconds)
-        changes = self._changed(sums[: SUMS * len(self._changes)])
+        pairs = zip(self._changes.items(), np.reshape(sums[: SUMS * len(self._changes)], (-1, SUMS)), strict=True)
+        found = {name: traced.of_ranks(of_ranks) for (name, traced), of_ranks in pairs}
+        changes = {name: change for name, change in found.items() if change is not None}
         late = self.clock.observe("late", lambda: self._late(sums)) if self._staleness.uses_late else []
         seen = Observation(epoch, loss, seconds, changes, late)
         self._seen = seen
@@ -116,25 +123,11 @@ class Policies:
             told = {name: self._details.get(name, {}) | each for name, each in policy.details().items()}
             self._details = self._details | told
 
-    def _changed(self, sums: list[float]) -> dict[str, RowChange]:
-        pairs = zip(self._changes.items(), np.reshape(sums, (-1, SUMS)), strict=True)
-        found = {name: traced.of_ranks(of_ranks) for (name, traced), of_ranks in pairs}
-        return {name: change for name, change in found.items() if change is not None}
-
     def _late(self, sums: list[float]) -> list[str]:
         ranks = sums[-len(self.all_facts) :]
         return [facts.name for facts, count in zip(self.all_facts, ranks, strict=True) if count > 0]
 
     # -- records ------------------------------------------------------------------------------------------------------
-
-    def _count_bits(self) -> None:
-        """Count the rows of each bit-width over all ranks, for new assignments. Collective."""
-        current = dict.fromkeys(facts.exchange.row_bits for facts in self.all_facts)
-        new = [bits for bits in current if bits is not None and bits.of_ranks is None]
-        if new:
-            counts = self._world.allreduce(np.stack([bits.counts() for bits in new]), what="bits of rows")
-            for bits, rows in zip(new, counts.tolist(), strict=True):
-                bits.of_ranks = {str(b): count for b, count in zip(MESSAGE_BITS, rows, strict=True) if count}
 
     def record(self) -> dict[str, Any]:
         """The keys of policies in the epoch's line of ``metrics.jsonl``: bit-widths and staleness. Not collective."""
