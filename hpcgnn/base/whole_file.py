@@ -39,7 +39,9 @@ def replacing(
     temporary = target.with_name(f".{target.name}.{_host()}.{os.getpid()}.hpcgnn.tmp")
     try:
         with _one_sentence(path):
-            _claim(temporary)
+            # Its name is easy to guess: a link that others have put there is removed, and never followed.
+            temporary.unlink(missing_ok=True)
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o666))
             yield temporary
         put(temporary, path)
     finally:
@@ -74,12 +76,6 @@ def put(temporary: Path, path: str | Path) -> None:
         with temporary.open("rb") as stream:
             os.fsync(stream.fileno())
         os.replace(temporary, _target(Path(path)))
-
-
-def _claim(temporary: Path) -> None:
-    """Make an empty file. Its name is easy to guess, and a link that others have put there is removed, and never followed."""
-    temporary.unlink(missing_ok=True)
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o666))
 
 
 @contextlib.contextmanager

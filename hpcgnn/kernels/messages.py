@@ -106,10 +106,11 @@ class MessageKernels(Protocol):
         payload = buffer[_bytes(payload_at, payload_bytes(out.shape[1], bits))]
         if bits in QUANTIZED_BITS:
             assert params_at is not None, "checked before"
-            params = buffer[_bytes(params_at, PARAMS_BYTES)].view(torch.bfloat16)
-            values = torch.empty(rows.numel(), out.shape[1])
-            _dequantize(payload, params, bits, values)
-            not_finite = _not_finite(params.float())
+            params = buffer[_bytes(params_at, PARAMS_BYTES)].view(torch.bfloat16).float()
+            byte, shift = packing.places(out.shape[1], bits)
+            codes = payload.numpy()[:, byte] >> shift & np.uint8(2**bits - 1)
+            values = params[:, :1] + torch.from_numpy(codes).float() * params[:, 1:]  # zero-point + code * scale
+            not_finite = _not_finite(params)
         else:
             words = payload.flatten().view(torch.bfloat16 if bits == 16 else torch.float32)
             values = words.float().view(rows.numel(), out.shape[1])
@@ -196,14 +197,6 @@ def _scale(low: np.ndarray, high: np.ndarray, steps: int) -> np.ndarray:
 
 def _upper_half(pattern: np.ndarray) -> np.ndarray:
     return (pattern & np.uint32(0xFFFF0000)).view(np.float32)
-
-
-def _dequantize(payload: Tensor, params: Tensor, bits: int, out: Tensor) -> None:
-    """``out`` (n, F) = zero-point + code * scale."""
-    byte, shift = packing.places(out.shape[1], bits)
-    codes = payload.numpy()[:, byte] >> shift & np.uint8(2**bits - 1)
-    zero, scale = params.float()[:, :1], params.float()[:, 1:]
-    torch.add(zero, torch.from_numpy(codes).float() * scale, out=out)
 
 
 class _Native(MessageKernels):

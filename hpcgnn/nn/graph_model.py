@@ -96,16 +96,6 @@ class ModelContext:
 Part = torch.nn.Module | Aggregator | CachedAggregator
 
 
-def _use_float32(part: Part) -> None:
-    """Compute the products and the aggregation of ``part``, and of its submodules, in float32."""
-    for module in part.modules() if isinstance(part, torch.nn.Module) else ():
-        if "compute" in vars(module):
-            vars(module)["compute"] = FLOAT32
-    aggregator = getattr(part, "aggregator", None) if isinstance(part, torch.nn.Module) else part
-    if isinstance(aggregator, Aggregator):
-        aggregator.use_compute(FLOAT32)
-
-
 class GraphModel(torch.nn.Module, ABC):
     """``model(x)`` maps this rank's (n, F) features, dense or Csr, to (n, C) scores. Collective, forward and backward.
 
@@ -329,7 +319,12 @@ class GraphModel(torch.nn.Module, ABC):
         if integers is None:
             return
         for part in () if integers.config.before_softmax else self.before_softmax():
-            _use_float32(part)
+            for module in part.modules() if isinstance(part, torch.nn.Module) else ():
+                if "compute" in vars(module):
+                    vars(module)["compute"] = FLOAT32
+            own = getattr(part, "aggregator", None) if isinstance(part, torch.nn.Module) else part
+            if isinstance(own, Aggregator):
+                own.use_compute(FLOAT32)
         first = next((each for each in self.modules() if each is not self and "compute" in vars(each)), None)
         integers.watch(first, lambda: self.use_compute(FLOAT32))
 

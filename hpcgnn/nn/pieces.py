@@ -33,7 +33,6 @@ from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.base.host import index_array
 from hpcgnn.exchange import Messages
 from hpcgnn.exchange.mailbox import Message
-from hpcgnn.exchange.passes import Pass
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr, edges
 from hpcgnn.kernels.activation import DropoutMask, drop
@@ -239,7 +238,12 @@ class PiecewiseAttention:
 
     def _back(self, ctx: Any, gradient: Tensor) -> Gradients:
         calls, of_pass = ctx.again
-        self._check_pass(of_pass)
+        if self._messages.current_pass != of_pass:  # its rows would be rounded otherwise
+            raise HpcgnnError(
+                "rows of --halo pieces are sent again in backward, and another epoch or an evaluation has begun since forward: "
+                "call backward before it, or take --halo whole",
+                agreed=True,
+            )
         (own, target, logs, result, bias, *parameters), _ = saved(ctx)
         gradient = gradient.contiguous()
         of_targets = target, logs, self._shares(result, gradient, bias)
@@ -342,12 +346,3 @@ class PiecewiseAttention:
     @property
     def _messages(self) -> Messages:
         return self.over.pieces[0].mover.exchange.messages
-
-    def _check_pass(self, of_pass: Pass) -> None:
-        """Raise HpcgnnError, on every rank, if another pass has begun, whose rows would be rounded otherwise."""
-        if self._messages.current_pass != of_pass:
-            raise HpcgnnError(
-                "rows of --halo pieces are sent again in backward, and another epoch or an evaluation has begun since forward: "
-                "call backward before it, or take --halo whole",
-                agreed=True,
-            )

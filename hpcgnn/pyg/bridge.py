@@ -361,23 +361,19 @@ class Bridge:
     # -- aggregation over the halo ------------------------------------------------------------------------------------
 
     def _over_halo(self, layer: int, edge_index: Tensor, weight: Tensor | None, x: Tensor, *, mean: bool) -> Tensor:
-        csr, order = self._structure(edge_index)
+        found, types = self._structures.find(edge_index, None), self.types_of(edge_index)
+        if found is None:
+            sources, destinations = self.exact.of_ends(types)
+            found = edge_matrix(edge_index, (destinations.num_owned, sources.num_extended), check=True)
+            self._structures.keep(edge_index, None, found)
+        csr, order = found  # (n, n + h), and the number of the edge of each entry
         z = spmm(
             csr,
-            self.extended(layer, x, 0, self.types_of(edge_index)),
+            self.extended(layer, x, 0, types),
             None if weight is None else weight[order],
             backend=self.backend,
         )
         return z / csr.row_lengths().clamp(min=1).to(z.dtype)[:, None] if mean else z
-
-    def _structure(self, edge_index: Tensor) -> tuple[Csr, Tensor]:
-        """The (n, n + h) matrix of the edges, and the number of the edge of each entry."""
-        found = self._structures.find(edge_index, None)
-        if found is None:
-            sources, destinations = self.exact.of_ends(self.types_of(edge_index))
-            found = edge_matrix(edge_index, (destinations.num_owned, sources.num_extended), check=True)
-            self._structures.keep(edge_index, None, found)
-        return found
 
     # -- exchanges ----------------------------------------------------------------------------------------------------
 

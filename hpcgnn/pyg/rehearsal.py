@@ -251,11 +251,9 @@ class TinyGraph:
                 made = made.movedim(0, rows.axis) if rows.axis else made
             given.append(made)
         axis = min((rows.axis for rows, _ in self._leaves if isinstance(rows, Rows)), default=0)
-        return Arguments(pytree.tree_unflatten(given, self._tree), leaves, numbers, self._pulls(numbers), axis)
-
-    def _pulls(self, numbers: dict[Of, Tensor]) -> dict[Of, Tensor]:
         first = self.meta.node_type_offsets.tolist()
-        return {of: self.pull[first[of[1] or 0] + rows] for of, rows in numbers.items() if of[0] == NODES}
+        pull = {of: self.pull[first[of[1] or 0] + rows] for of, rows in numbers.items() if of[0] == NODES}
+        return Arguments(pytree.tree_unflatten(given, self._tree), leaves, numbers, pull, axis)
 
 
 @dataclass

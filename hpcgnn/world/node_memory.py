@@ -57,12 +57,14 @@ class NodeMemory:
 
     def prepare(self, row_bytes: int) -> None:
         """Make room for rows of ``row_bytes`` bytes, a number that is the same on all ranks; HpcgnnError on every rank where a
-        node does not have enough shared memory. Collective over all nodes."""
+        node does not have enough shared memory. Collective over all nodes; O(P) memory."""
         if row_bytes <= self._row_bytes:
             return
         split = -(-self.written.total * row_bytes // 64) * 64
         needed = max(split + self.arrived.total * row_bytes, 1)
-        on_host = self._bytes_on_this_host(needed)
+        # ``HPCGNN_RANKS_PER_NODE`` divides a host into nodes, which need memory together.
+        hosts, mine = self._world.hosts(), np.array([needed if self._node.rank == 0 else 0])
+        on_host = int(self._world.allgather(mine)[hosts == hosts[self._world.rank], 0].sum())
         self.free()
         with raise_on_all_ranks(self._world, "share rows on a node"):
             check_room(on_host)
@@ -81,12 +83,6 @@ class NodeMemory:
                 rows.use(np.empty(0, np.uint8), 0)
             self._memory.free()
             self._row_bytes, self._memory = 0, None
-
-    def _bytes_on_this_host(self, needed: int) -> int:
-        """Bytes that the nodes into which ``HPCGNN_RANKS_PER_NODE`` divides a host need together. Collective; O(P) memory."""
-        mine = np.array([needed if self._node.rank == 0 else 0])
-        hosts = self._world.hosts()
-        return int(self._world.allgather(mine)[hosts == hosts[self._world.rank], 0].sum())
 
     def meet(self) -> None:
         """Wait for the ranks of this node; afterwards each sees all rows written before. Collective on the node."""

@@ -23,7 +23,8 @@ def gather_rows(x: Tensor, index: Tensor, out: Tensor) -> None:
     if x.numel() == 0:  # the index names no row
         out.zero_()
         return
-    word = _word_bytes(x, out)
+    common = x.shape[1] | x.data_ptr() | out.data_ptr() | 4
+    word = common & -common  # the bytes of the largest word that divides the rows and to which both tensors are aligned
     words = x.shape[1] // word
     units = vector(words, word)
     columns = min(_MOST_COLUMNS, triton.next_power_of_2(words))
@@ -40,12 +41,6 @@ def cluster(index: Tensor, indptr: Tensor, order: Tensor) -> None:
     rows = torch.arange(indptr.numel(), dtype=torch.int32, device=index.device)
     torch.searchsorted(ordered, rows, out=indptr)  # bincount would wait for the device
     order.copy_(positions)
-
-
-def _word_bytes(x: Tensor, out: Tensor) -> int:
-    """The bytes, at most 4, of the largest word that divides the rows and to which both tensors are aligned."""
-    common = x.shape[1] | x.data_ptr() | out.data_ptr() | 4
-    return common & -common
 
 
 @triton.jit(do_not_specialize=["count"])
