@@ -259,8 +259,14 @@ def measure(world: World, parts_path: str) -> PartQuality:
         edges, train, halo, cut = (np.zeros(num_parts, dtype=np.int64) for _ in range(4))
         for part in range(world.rank, num_parts, world.size):
             if nodes[part]:
-                edges[part], cut[part], halo[part] = _edges_of(file, part)
-                mask = file.mask("train_mask", *file.part(part))
+                first, last = file.part(part)
+                seen = np.zeros(-(-meta.num_nodes // 8), dtype=np.uint8)
+                for chunk in edge_chunks(file, first, last):
+                    edges[part] += chunk.sources.size
+                    more_cut, more_halo = mark_remote(chunk.sources, first, last, seen)
+                    cut[part] += more_cut
+                    halo[part] += more_halo
+                mask = file.mask("train_mask", first, last)
                 train[part] = 0 if mask is None else np.count_nonzero(mask)
     edges, train, halo, cut = (world.allreduce(counts) for counts in (edges, train, halo, cut))
     return PartQuality(
@@ -276,18 +282,6 @@ def measure(world: World, parts_path: str) -> PartQuality:
         replication=1 + int(halo.sum()) / max(meta.num_nodes, 1),
         empty_parts=int(np.count_nonzero(nodes == 0)),
     )
-
-
-def _edges_of(file: PartsFile, part: int) -> tuple[int, int, int]:
-    """``(in-edges, cut in-edges, distinct sources on other parts)`` of one part."""
-    first, last = file.part(part)
-    seen = np.zeros(-(-file.meta.num_nodes // 8), dtype=np.uint8)
-    edges = cut = halo = 0
-    for chunk in edge_chunks(file, first, last):
-        edges += chunk.sources.size
-        more_cut, more_halo = mark_remote(chunk.sources, first, last, seen)
-        cut, halo = cut + more_cut, halo + more_halo
-    return edges, cut, halo
 
 
 @njit(cache=True)

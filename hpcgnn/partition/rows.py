@@ -139,7 +139,10 @@ class Search:
         if self._rows != self.rows_after:
             self._start_from(self.parts)
         for done in range(schedule.passes):
-            left = min(schedule.passes - done, self._affordable(deadline, schedule.batch))
+            # each pass with its share of a count; one more count is in reserve
+            time_left = deadline - time.thread_time() - 2 * self._count_seconds
+            affordable = time_left / max(self._pass_seconds + self._count_seconds / schedule.batch, 1e-9)
+            left = min(schedule.passes - done, affordable)
             if left < 1:
                 self.complete = False
                 break
@@ -148,11 +151,6 @@ class Search:
             if (done + 1) % schedule.batch == 0:
                 self._count()
         self._count()
-
-    def _affordable(self, deadline: float, batch: int) -> float:
-        """The number of passes that fit before the deadline, each with its share of a count; one more count is in reserve."""
-        time_left = deadline - time.thread_time() - 2 * self._count_seconds
-        return time_left / max(self._pass_seconds + self._count_seconds / batch, 1e-9)
 
     def _pass(self, temperature: float) -> None:
         started = time.thread_time()
