@@ -32,25 +32,7 @@ __all__ = [
     "names", "softmax", "split_links", "sum", "sum_gradients", "to_dgl", "to_pyg",
 ]  # fmt: skip
 
-_NAMES = {  # of each module
-    "data.names": ("names",),
-    "data.to_memory": ("to_dgl", "to_pyg"),
-    "graph.local_graph": ("load",),
-    "kernels": ("kernels",),
-    "nn.build": ("build_model",),
-    "nn.config": ("ModelConfig",),
-    "nn.whole_graph": ("max", "mean", "mean_loss", "min", "softmax", "sum"),
-    "policy.config": ("PolicyConfig",),
-    "pyg.distribute": ("distribute",),
-    "sources.convert": ("from_networkx", "from_pyg"),
-    "train.config": ("LinkConfig", "TrainConfig"),
-    "train.gather": ("gather",),
-    "train.links": ("split_links",),
-    "train.optimiser": ("sum_gradients",),
-    "train.run_config": ("RunConfig",),
-    "train.trainer": ("Trainer",),
-}
-__getattr__ = attributes(__name__, {name: f"{__name__}.{home}" for home, names in _NAMES.items() for name in names})
+__getattr__ = attributes(__name__)
 
 
 def __dir__() -> list[str]:

@@ -3,22 +3,35 @@ need both."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import functools
 import gc
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 
-def attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make the ``__getattr__`` of a package (PEP 562). homes: the module of each public name; a name whose module is
-    ``package.name`` stands for it. No other name may be a submodule's, by which the import system would replace it."""
+def attributes(package: str) -> Callable[[str], Any]:
+    """Make the ``__getattr__`` of a package (PEP 562), for the names that its source imports for type checkers. No name but a
+    module's own may be a submodule's, by which the import system would replace it."""
+
+    @functools.cache
+    def homes() -> dict[str, str]:
+        source = Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8")
+        block = next(node for node in ast.parse(source).body if isinstance(node, ast.If))
+        imports = (node for node in block.body if isinstance(node, ast.ImportFrom))
+        return {each.name: str(node.module) for node in imports for each in node.names}
 
     def get(name: str) -> Any:
-        if name not in homes:
+        home = homes().get(name)
+        if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(homes[name])
-        return module if homes[name] == f"{package}.{name}" else getattr(module, name)
+        if home == package:
+            return importlib.import_module(f"{package}.{name}")
+        return getattr(importlib.import_module(home), name)
 
     return get
 

@@ -16,11 +16,4 @@ if TYPE_CHECKING:
 __all__ = ["BYTES", "PHASES", "Exchange", "MessageConfig", "Messages", "QuantizedRows", "Timings", "choose_links"]
 
 # Exchanges need torch, so names are imported when they are used.
-_HOMES = {
-    "QuantizedRows": "codecs",
-    "Exchange": "exchange",
-    "MessageConfig": "message_config",
-    "Messages": "messages",
-    "choose_links": "exchange",
-}
-__getattr__ = attributes(__name__, {name: f"{__name__}.{_HOMES.get(name, 'traffic')}" for name in __all__})
+__getattr__ = attributes(__name__)

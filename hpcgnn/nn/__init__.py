@@ -15,13 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Aggregator", "GraphModel", "ModelConfig", "build_model", "make_aggregator"]
 
-__getattr__ = attributes(
-    __name__,
-    {
-        "Aggregator": "hpcgnn.nn.aggregator",
-        "GraphModel": "hpcgnn.nn.graph_model",
-        "ModelConfig": "hpcgnn.nn.config",
-        "build_model": "hpcgnn.nn.build",
-        "make_aggregator": "hpcgnn.nn.aggregators",
-    },
-)
+__getattr__ = attributes(__name__)

@@ -13,11 +13,4 @@ if TYPE_CHECKING:
 __all__ = ["PartitionOptions", "PartitionReport", "partition"]
 
 # Loops that numba compiles are imported with the partitioner, not with the options of a command.
-__getattr__ = attributes(
-    __name__,
-    {
-        "PartitionOptions": "hpcgnn.partition.options",
-        "PartitionReport": "hpcgnn.partition.partitioner",
-        "partition": "hpcgnn.partition.partitioner",
-    },
-)
+__getattr__ = attributes(__name__)

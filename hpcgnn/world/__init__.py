@@ -23,5 +23,4 @@ __all__ = [
 ]
 
 # The ranks of `hpcgnn partition` do not need torch, which some of these modules do, and save the memory of importing it.
-_HOMES = {"Buffer": "buffer", "MpiWorld": "mpi_world", "Segments": "buffer", "whole_job": "mpi_world"}
-__getattr__ = attributes(__name__, {name: f"{__name__}.{_HOMES.get(name, 'world')}" for name in __all__})
+__getattr__ = attributes(__name__)
