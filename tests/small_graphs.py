@@ -49,6 +49,7 @@ class Arrays:
     edge_types: tuple[EdgeType, ...] = ()
     edge_split: np.ndarray | None = None
     x_by_type: bool = False
+    asked: dict[str, np.ndarray] = field(default_factory=dict)  # the arrays of links that come with candidates
 
     @property
     def num_nodes(self) -> int:
@@ -84,12 +85,15 @@ class Arrays:
             edge_types=self.edge_types,
             has_link_split=self.edge_split is not None,
             x_by_type=self.x_by_type,
-        )
+            num_asked_links=len(self.asked.get("links/set", ())),
+            **{f"num_{end}_candidates": self.asked[f"links/{end}_candidates"].shape[1]
+               for end in ("source", "target") if f"links/{end}_candidates" in self.asked},
+        )  # fmt: skip
 
     def datasets(self) -> dict[str, np.ndarray]:
         """The datasets of ``graph.h5``, from its definition."""
         indptr, order = by_target(self.num_nodes, *self.edge_index)
-        arrays = {"edges/indptr": indptr, "edges/indices": self.edge_index[0, order]}
+        arrays = self.asked | {"edges/indptr": indptr, "edges/indices": self.edge_index[0, order]}
         for name in ("weight", "type", "attr", "split"):
             values = self.weight if name == "weight" else getattr(self, f"edge_{name}")
             if values is not None:
@@ -202,6 +206,21 @@ def hetero_data(graph: Arrays) -> Any:
     return data
 
 
+def with_candidates(graph: Arrays, links: int = 300, ends: Sequence[str] = ("source", "target")) -> Arrays:
+    """The graph with sets of its links, some of which come with 20 candidates of sources and 17 of targets, of their types."""
+    rng, meta, count = np.random.default_rng(7), graph.meta(), graph.edge_index.shape[1]
+    its_set, chosen = rng.choice(4, count, p=(0.6, 0.15, 0.15, 0.1)).astype(np.uint8), rng.integers(0, count, links)
+    types = np.zeros(links, np.int32) if graph.edge_type is None else graph.edge_type[chosen]
+    asked = {"links/source": graph.edge_index[0, chosen], "links/target": graph.edge_index[1, chosen]}
+    asked |= {"links/set": rng.integers(1, 3, links, np.uint8)}
+    asked |= {} if graph.edge_type is None else {"links/type": types}
+    for end, kinds, number in zip(("source", "target"), meta.edge_type_ends, (20, 17), strict=True):
+        low, high = (meta.node_type_offsets[kinds[types] + k][:, np.newaxis] for k in (0, 1))
+        asked |= {f"links/{end}_candidates": rng.integers(low, high, (links, number))} if end in ends else {}
+    loops = graph.edge_index[0] == graph.edge_index[1]
+    return replace(graph, edge_split=np.where(loops, np.uint8(0), its_set), asked=asked)
+
+
 def even_graph(nodes: int, edges: int) -> Arrays:
     """A graph without hubs. With random parts, a plan sends a row for almost each node."""
     rng = np.random.default_rng(0)
@@ -284,8 +303,9 @@ def write_parts(path: Path, graph: Arrays, part: np.ndarray, num_parts: int) -> 
     masks = {name: mask[order] for name, mask in graph.masks.items()}
     of_edges = graph.weight, graph.edge_type, graph.edge_attr, graph.node_types, graph.edge_types, graph.edge_split
     there = Arrays(
-        position[graph.edge_index], graph.x[order], graph.y[order], masks, *of_edges, x_by_type=graph.x_by_type
-    )
+        position[graph.edge_index], graph.x[order], graph.y[order], masks, *of_edges, x_by_type=graph.x_by_type,
+        asked=graph.asked,
+    )  # fmt: skip
     offsets = np.concatenate(([0], np.cumsum(np.bincount(part, minlength=num_parts))))
     arrays = there.datasets() | {"nodes/original_ids": order, "parts/node_offsets": offsets}
     attributes = h5.new_header(PARTS_KIND, PARTS_VERSION) | there.meta().attributes() | {"num_parts": num_parts}

@@ -245,11 +245,12 @@ def _result_rows(summary: dict[str, Any]) -> dict[str, str]:
         last = f"in epoch {epoch}, the last that was evaluated: nothing is for validation"
         return {f"test {name}": f"{in_words(name, test)} {last}"}
     tested = "" if test is None else in_words(name, test)
-    ranking = summary.get("test_ranking", {})
+    ranking = dict(summary.get("test_ranking", {}))
+    among = "its own candidates" if ranking.pop("candidates", "all") == "fixed" else "all nodes"
     return {
         f"best validation {name}": f"{in_words(name, validation)} in epoch {epoch}",
         f"test {name} in that epoch": tested,
-        **{f"test {measure} among all nodes": f"{100 * value:.2f} %" for measure, value in ranking.items()},
+        **{f"test {measure} among {among}": f"{100 * value:.2f} %" for measure, value in ranking.items()},
     }
 
 

@@ -8,7 +8,7 @@ there is its position, and edges are stored by positions. Plans are described in
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
 
-GRAPH_KIND, GRAPH_VERSION = "hpcgnn-graph", 7
+GRAPH_KIND, GRAPH_VERSION = "hpcgnn-graph", 8
 
 
 class TypeRows(NamedTuple):
@@ -71,7 +71,7 @@ class SlabReader(ABC):
         if problem := schema.counts_problem(self.meta, self.source.size):
             raise h5.damaged(self.path, problem)
         self.rules = self._rules()
-        for name in (*schema.NODE_VALUES, *schema.EDGE_VALUES) if self.attributes["version"] > 5 else ():
+        for name in schema.OPTIONAL if self.attributes["version"] > 5 else ():
             if name not in self.rules and h5.child(self.file, name) is not None:
                 raise h5.damaged(self.path, f"its attributes say that it has no {name}, which it has")
         self.arrays = {name: StoredArray(self.file, self.source, name, rule) for name, rule in self.rules.items()}
@@ -149,8 +149,11 @@ class SlabReader(ABC):
     def slab_rows(self, name: str, slab: int) -> tuple[int, int]:
         """The rows ``[first, last)`` of dataset ``name`` that belong to ``slab``."""
         rows = self.rules[name].rows
+        total = self.rules[name].shape[0]
         if rows == schema.WHOLE:
-            return 0, self.rules[name].shape[0]
+            return 0, total
+        if rows == schema.SHARES:
+            return total * slab // self.num_slabs, total * (slab + 1) // self.num_slabs
         first, last = (int(node) for node in self.bounds[slab : slab + 2])
         if rows == schema.NODES:
             return first, last
@@ -212,6 +215,17 @@ class SlabReader(ABC):
                 attr = self.of_edges("attr", *edges)
                 if attr is not None and (attr * (np.arange(attr.shape[1]) >= columns.take(types)[:, None])).any():
                     raise h5.damaged(self.path, "edges/attr has more features of an edge than edge_types says")
+
+    def links(self, first: int, last: int) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """The first row, and the arrays of :func:`hpcgnn.data.schema.link_rules`, of some rows of ``[first, last)`` at a time, in
+        bounded memory. Raises HpcgnnError where a node has another type than the end of its link."""
+        rules = schema.link_rules(self.meta)
+        step = max(1, _LINK_BYTES // sum((rule.dtype.itemsize * rule.row_size for rule in rules.values()), 1))
+        for begin in range(first, last, step):
+            found = {name: self.read(name, begin, min(begin + step, last)) for name in rules}
+            if problem := self.meta.wrong_end(found):
+                raise h5.damaged(self.path, problem)
+            yield begin, found
 
     def read(self, name: str, first: int, last: int, slab: int | None = None) -> np.ndarray:
         """Rows ``[first, last)`` of dataset ``name``. slab: its number, if the rows are all rows of one slab."""
@@ -314,7 +328,7 @@ class SlabReader(ABC):
 class GraphFile(SlabReader):
     """An open ``graph.h5``."""
 
-    KIND, VERSIONS, SLAB = GRAPH_KIND, (1, 2, 3, 4, 5, 6, GRAPH_VERSION), "block"
+    KIND, VERSIONS, SLAB = GRAPH_KIND, tuple(range(1, GRAPH_VERSION + 1)), "block"
 
     def _rules(self) -> Rules:
         return schema.graph_rules(self.meta)
@@ -327,10 +341,10 @@ class GraphFile(SlabReader):
 
 _BLOCK_NODES = 1 << 18
 _WIDENED_BYTES = 1 << 20
-_NODES_AT_A_TIME, _EDGES_AT_A_TIME = 1 << 14, 1 << 20
+_NODES_AT_A_TIME, _EDGES_AT_A_TIME, _LINK_BYTES = 1 << 14, 1 << 20, 8 << 20
 
 
-PARTS_KIND, PARTS_VERSION = "hpcgnn-parts", 7
+PARTS_KIND, PARTS_VERSION = "hpcgnn-parts", 8
 MADE_BY = {"method": str, "objective": str, "balance": str, "seed": int, "ranks_per_node": int, "graph_uuid": str}
 """Attributes that describe the partition, with their types. Older files have no ``ranks_per_node``."""
 
@@ -338,7 +352,7 @@ MADE_BY = {"method": str, "objective": str, "balance": str, "seed": int, "ranks_
 class PartsFile(SlabReader):
     """An open ``parts.h5``; its slabs are the parts."""
 
-    KIND, VERSIONS, SLAB = PARTS_KIND, (1, 2, 3, 4, 5, 6, PARTS_VERSION), "part"
+    KIND, VERSIONS, SLAB = PARTS_KIND, tuple(range(1, PARTS_VERSION + 1)), "part"
 
     @property
     def num_parts(self) -> int:

@@ -19,6 +19,7 @@ FULL, HALF = "float32", "float16"
 MASKS = ("train_mask", "val_mask", "test_mask")
 
 NODES, BORDERS, WHOLE = "a row for each node", "a row for each node and one more", "one for the file"
+SHARES = "rows of no node"
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,11 @@ class Rule:
     """The declaration of one array.
 
     shape, dtype: as stored, contiguous. rows: the division of rows into slabs: :data:`NODES`, :data:`BORDERS` (offsets;
-    neighbouring slabs share one), :data:`WHOLE`, or the name of the array of offsets that divides this one. low, high: the
-    smallest and largest integer; floating-point numbers must be finite, or, with ``may_be_nan``, NaN. below: in int64 arrays with
-    ``low`` -1, numbers from 0 to ``below - 1`` are not allowed either. step: the least difference from each value to the next.
-    within_slabs: ``step`` holds only inside each slab. ends: first and last value of the array.
+    neighbouring slabs share one), :data:`WHOLE`, :data:`SHARES` (each slab has as many), or the name of the array of offsets that
+    divides this one. low, high: the smallest and largest integer; floating-point numbers must be finite, or, with
+    ``may_be_nan``, NaN. below: in int64 arrays with ``low`` -1, numbers from 0 to ``below - 1`` are not allowed either. step: the
+    least difference from each value to the next. within_slabs: ``step`` holds only inside each slab. ends: first and last value
+    of the array.
     """
 
     shape: tuple[int, ...]
@@ -82,7 +84,9 @@ class GraphMeta:
     edges on disk; computations use float32. num_edge_types: 0 for a graph whose edges have no types. has_link_split: whether
     each edge has a set of :data:`LINK_SETS`. provenance: the source, options and seeds of its conversion. node_types, edge_types:
     those of a graph whose nodes have types, else empty. x_by_type: a row of features has the columns of its node's type only, all
-    of them, so that no index is stored; x_nnz is the number of these values."""
+    of them, so that no index is stored; x_nnz is the number of these values. num_asked_links: number of held-out links that come
+    with candidates for their ends. num_source_candidates, num_target_candidates: number of those of each source and target, 0 for
+    an end that is not asked for."""
 
     num_nodes: int
     num_edges: int
@@ -102,11 +106,14 @@ class GraphMeta:
     edge_types: tuple[EdgeType, ...] = ()
     has_link_split: bool = False
     x_by_type: bool = False
+    num_asked_links: int = 0
+    num_source_candidates: int = 0
+    num_target_candidates: int = 0
 
     @property
     def node_type_offsets(self) -> np.ndarray:
-        """(T + 1,) int64, the first original id of each type of nodes."""
-        return np.cumsum([0, *(each.count for each in self.node_types)])
+        """(T + 1,) int64, the first original id of each type of nodes; all nodes are of one type in a graph without."""
+        return np.cumsum([0, *([each.count for each in self.node_types] or [self.num_nodes])])
 
     @property
     def column_offsets(self) -> np.ndarray:
@@ -136,6 +143,20 @@ class GraphMeta:
         begins = np.flatnonzero(np.diff(kinds, prepend=-1))
         return np.stack((first + begins, kinds[begins]), axis=1)
 
+    def wrong_end(self, links: Mapping[str, np.ndarray]) -> str:
+        """A phrase about the first node in rows of the arrays of :func:`link_rules` that has another type than the end of its
+        link; "" if there is none."""
+        types, offsets = links.get("links/type", np.zeros(len(links["links/set"]), np.int64)), self.node_type_offsets
+        for end, kinds in zip(("source", "target"), self.edge_type_ends, strict=True):
+            low, high = offsets[kinds[types]][:, np.newaxis], offsets[kinds[types] + 1][:, np.newaxis]
+            for name in (f"links/{end}", f"links/{end}_candidates"):
+                ids = links[name].reshape(len(types), -1) if name in links else np.empty((len(types), 0))
+                if (wrong := (ids < low) | (ids >= high)).any():
+                    row, column = np.argwhere(wrong)[0]
+                    its = f"the {end}s of edges of type {types[row]} are {low[row, 0]} to {high[row, 0] - 1}"
+                    return f"{name} holds node {ids[row, column]}, but {its}"
+        return ""
+
     def attributes(self) -> dict[str, Any]:
         """The values as HDF5 attributes."""
         stored_nnz = -1 if self.x_nnz is None else self.x_nnz
@@ -163,7 +184,15 @@ class GraphMeta:
         values["x_nnz"] = None if values["x_nnz"] < 0 else values["x_nnz"]
         meta = cls(**values)
         meta._check_types()
+        meta._check_links()
         return meta
+
+    def _check_links(self) -> None:
+        """Raise ValueError unless links that come with candidates have some, and are held out."""
+        if bool(self.num_asked_links) != bool(self.num_source_candidates + self.num_target_candidates):
+            raise ValueError(f"num_asked_links is {self.num_asked_links}, but their ends' candidates say otherwise")
+        if self.num_asked_links and not self.has_link_split:
+            raise ValueError("links have candidates, but no sets")
 
     def _check_types(self) -> None:
         """Raise ValueError unless the types of nodes and edges have different names, and agree with the counts."""
@@ -206,6 +235,7 @@ ATTRIBUTES: dict[str, type] = {entry.name: _TYPES[str(entry.type)] for entry in 
 """The types of the attributes in which :class:`GraphMeta` is stored."""
 ADDED = {"x_dtype": 3} | dict.fromkeys(("num_edge_types", "num_edge_features", "edge_attr_dtype"), 5)
 ADDED |= dict.fromkeys(("node_types", "edge_types"), 6) | dict.fromkeys(("has_link_split", "x_by_type"), 7)
+ADDED |= dict.fromkeys(("num_asked_links", "num_source_candidates", "num_target_candidates"), 8)
 """The first version, both of graph files and of parts files, with an attribute that version 1 has not."""
 LINK_SETS = ("training", "validation", "test", "reverse")
 """The sets of links by the values of ``edges/split``, from 0. ``reverse`` is the reverse of a held-out link: with ``--task link``
@@ -214,6 +244,11 @@ EDGE_VALUES = ("edges/weight", "edges/type", "edges/attr", "edges/split")
 """The arrays with a row for each edge beside its source; a graph has any of them or none."""
 NODE_VALUES = tuple(f"nodes/{name}" for name in ("x", "x_indptr", "x_indices", "x_data", "y", *MASKS))
 """The arrays with values of nodes, for which the same holds."""
+LINK_VALUES = tuple(
+    f"links/{name}" for name in ("source", "type", "target", "set", "source_candidates", "target_candidates")
+)
+"""The arrays with a row for each held-out link that comes with candidates."""
+OPTIONAL = (*NODE_VALUES, *EDGE_VALUES, *LINK_VALUES)
 
 
 def layout(rules: Mapping[str, Rule]) -> h5.Schema:
@@ -254,6 +289,21 @@ def graph_rules(meta: GraphMeta) -> Rules:
         rules["nodes/y"] = Rule((nodes, *columns), np.dtype(np.float32), may_be_nan=True)
     if meta.has_masks:
         rules |= {f"nodes/{mask}": Rule((nodes,), np.dtype(np.bool_), high=1) for mask in MASKS}
+    return rules | link_rules(meta)
+
+
+def link_rules(meta: GraphMeta) -> Rules:
+    """The rules of the arrays of links that come with candidates, in any order; nodes are by original ids in all files."""
+    links, ids = meta.num_asked_links, np.dtype(np.int64)
+    if not links:
+        return {}
+    rules = {f"links/{end}": Rule((links,), ids, SHARES, high=meta.num_nodes - 1) for end in ("source", "target")}
+    if meta.num_edge_types:
+        rules["links/type"] = Rule((links,), np.dtype(np.int32), SHARES, high=meta.num_edge_types - 1)
+    rules["links/set"] = Rule((links,), np.dtype(np.uint8), SHARES, low=1, high=2)  # of LINK_SETS
+    for end, count in (("source", meta.num_source_candidates), ("target", meta.num_target_candidates)):
+        if count:
+            rules[f"links/{end}_candidates"] = Rule((links, count), ids, SHARES, high=meta.num_nodes - 1)
     return rules
 
 

@@ -50,6 +50,8 @@ def verify(reader: SlabReader, advance: Callable[[int], object] = lambda _: None
         slabs = pairwise(reader.bounds.tolist())
         runs = np.concatenate([reader.meta.type_runs(reader.ids(*each), each[0]) for each in slabs])
         reader.check_types(0, reader.meta.num_nodes, runs)
+    for _ in reader.links(0, reader.meta.num_asked_links):
+        pass
     plans = {name: _verify_plan(reader, name, advance) for name in _plans(reader) if isinstance(reader, PartsFile)}
     rules = [*reader.rules.values(), *(array.rule for plan in plans.values() for array in plan.arrays.values())]
     return _identity(reader) | {
@@ -131,6 +133,7 @@ def contents(reader: SlabReader, advance: Callable[[int], object] = lambda _: No
         "edge_type_names": ["__".join(each) for each in meta.edge_type_names] or names.read(reader, names.EDGE_TYPES),
         "edge_features": {"number": meta.num_edge_features, "stored": f"dense {meta.edge_attr_dtype}"},
         "link_split": dict(zip(LINK_SETS, counts.by_link_set.tolist(), strict=True)) if meta.has_link_split else {},
+        "asked_links": _asked_links(meta),
         "degrees": counts.degrees(),
         "features": _features(meta),
         "task": meta.task,
@@ -142,6 +145,12 @@ def contents(reader: SlabReader, advance: Callable[[int], object] = lambda _: No
         "checksums": reader.checksums is not None,
     }
     return found | (_parts(reader, counts) if isinstance(reader, PartsFile) else {})
+
+
+def _asked_links(meta: GraphMeta) -> dict[str, int]:
+    counts = (meta.num_asked_links, meta.num_source_candidates, meta.num_target_candidates)
+    named = dict(zip(("number", "source_candidates", "target_candidates"), counts, strict=True))
+    return named if meta.num_asked_links else {}
 
 
 def _features(meta: GraphMeta) -> dict[str, Any]:

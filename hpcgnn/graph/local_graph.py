@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import attrgetter
@@ -272,14 +274,21 @@ class LocalGraph(OfRanks):
         found = edges_by_type(self.meta, self.edge_type) if attr is not None else {}
         return {key: attr[edges, : columns[key]] for key, edges in found.items() if columns[key]}  # type: ignore[index]
 
+    @contextlib.contextmanager
+    def reopened(self) -> Iterator[PartsFile]:
+        """The open parts file, for arrays that few programs need; nothing inside may be collective. Raises HpcgnnError, on every
+        rank, if it cannot be read or is another file by now. Collective."""
+        with raise_on_all_ranks(self.world, f"read {self.path}"), PartsFile(self.path) as parts:
+            if parts.uuid != self.uuid:
+                raise HpcgnnError(f"{self.path} is another file by now: load the graph again")
+            yield parts
+
     def _read_of_edges(self, name: str) -> torch.Tensor:
         """The types, features or sets of this rank's edges, which models that do not use them need not hold. Collective."""
         if name not in self._of_edges:
             rows = self.stored_edges
             first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
-            with raise_on_all_ranks(self.world, f"read {self.path}"), PartsFile(self.path) as parts:
-                if parts.uuid != self.uuid:
-                    raise HpcgnnError(f"{self.path} is another file by now: load the graph again")
+            with self.reopened() as parts:
                 part = self.world.rank if self.matches_parts else None  # a whole part has checksums
                 values = parts.of_edges(name, first, last, part)
             assert values is not None

@@ -153,9 +153,13 @@ def _write(problem: Problem, parts: np.ndarray, work: Work, header: dict[str, ob
     opened = shared_file.writing(world, work.parts, schema, attributes)
     with opened as writer, progress("writing parts", steps) as advance:
         Reordering(problem, parts, writer, advance, jobs, written.rows, written.reach).run()
-        with raise_on_all_ranks(world, "copy the names"):
+        with raise_on_all_ranks(world, "copy the names and links"):
             if world.rank == 0:
                 names.copy(reader, writer)
+            share = np.arange(world.rank, world.rank + 2) * reader.meta.num_asked_links // world.size
+            for first, columns in reader.links(*share.tolist()):
+                for name, rows in columns.items():
+                    writer.write(name, first, rows)
     _seal(world, work.parts)
     with raise_on_all_ranks(world, f"write {work.parts}"):
         if world.rank == 0:

@@ -179,6 +179,8 @@ class Source(ABC):
 
     info: SourceInfo
     names: Names = MappingProxyType({})  # of nodes, types of edges and classes, if the source has any
+    # Held-out links that come with candidates, one table after another: the arrays of hpcgnn.data.schema.LINK_VALUES.
+    asked: Sequence[Mapping[str, np.ndarray]] = ()
 
     @abstractmethod
     def edges(self, chunk_edges: int = CHUNK_EDGES) -> Iterator[EdgeChunk]:
@@ -219,11 +221,13 @@ class ArraySource(Source):
         notes: Sequence[str] = (),
         node_types: tuple[NodeType, ...] = (),
         edge_types: tuple[EdgeType, ...] = (),
+        asked: Sequence[Mapping[str, np.ndarray]] = (),
     ) -> None:
         """``where``: the source's name in errors. ``edge_index``: (2, E) integers; ``weight``: (E,); ``edge_type``: (E,) integers
         from 0; ``edge_attr``: (E, D) or (E,); ``edge_split``: (E,) integers, see :data:`hpcgnn.data.schema.LINK_SETS`; ``x``:
         (N, F) dense or CSR; ``y``: (N,), (N, C) or (N, K); ``masks``: (N,) by name;
-        ``notes``: phrases about what was read, without the source's name."""
+        ``notes``: phrases about what was read, without the source's name; ``asked``: see :class:`Source`."""
+        self.asked = asked
         self._edge_index = np.asarray(edge_index)
         check_edge_index(self._edge_index, f"{where}: edge_index")
         num_edges = self._edge_index.shape[1]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -20,7 +20,7 @@ from hpcgnn.base.process import peak_memory_bytes
 from hpcgnn.base.version import __version__
 from hpcgnn.data import h5, names, sealing
 from hpcgnn.data.graph_file import GRAPH_KIND, GRAPH_VERSION
-from hpcgnn.data.schema import FULL, GraphMeta, graph_rules, layout
+from hpcgnn.data.schema import FULL, GraphMeta, graph_rules, layout, link_rules
 from hpcgnn.sources import Source, SourceInfo, open_source
 from hpcgnn.sources.base import ArraySource
 from hpcgnn.sources.edges import EdgeOptions, SortedEdges, sort_edges
@@ -122,15 +122,15 @@ def write_graph(
     shown = progress or (lambda description, total: contextlib.nullcontext(lambda count: None))
     with whole_file.replacing(output, force=options.force, inputs=inputs) as temporary:
         graph = opened(temporary.parent)
-        own, own_names = graph.info, graph.names
-        _check_typed(own, source, options)
+        own = graph
+        _check_typed(own.info, source, options)
         if options.labels is not None:
             graph = relabelled(graph, parse_labels(options.labels), source)
         elif isinstance(graph, ArraySource) and graph.refused is not None:
             raise graph.refused
         with contextlib.closing(_sort(graph, source, options, temporary.parent, shown)) as edges:
-            checker, meta = _write(temporary, graph, own_names, edges, source, options, shown)
-            notes = [*graph.info.notes, *_first_id_note(own, edges), *checker.finish(meta.has_masks)]
+            checker, meta = _write(temporary, graph, own, edges, source, options, shown)
+            notes = [*graph.info.notes, *_first_id_note(own.info, edges), *checker.finish(meta.has_masks)]
         sealing.seal(temporary)
     return ConvertSummary(
         path=str(output),
@@ -185,7 +185,7 @@ def _first_id_note(info: SourceInfo, edges: SortedEdges) -> list[str]:
 def _write(
     path: Path,
     graph: Source,
-    own_names: names.Names,
+    own: Source,
     edges: SortedEdges,
     where: str,
     options: ConvertOptions,
@@ -196,7 +196,8 @@ def _write(
         raise HpcgnnError(f"{where} has no features, so that --row-normalise has nothing to do: add --features")
     masks, split = _masks(graph, options, where)
     meta = _meta(graph, edges, features, split, where, options)
-    kept = {dataset: each for dataset, each in own_names.items() if dataset != names.CLASSES or options.labels is None}
+    meta = _with_asked(meta, own.asked, where)
+    kept = {dataset: each for dataset, each in own.names.items() if dataset != names.CLASSES or options.labels is None}
     schema = {**layout(graph_rules(meta)), **names.layout(kept)}
     offsets = h5.create(path, schema, h5.new_header(GRAPH_KIND, GRAPH_VERSION) | meta.attributes())
     checker = NodeChecker(where, meta.task, meta.num_classes)
@@ -211,7 +212,40 @@ def _write(
         chosen = masks if meta.has_masks else None
         _write_nodes(writer, graph, features, chosen, checker, options.row_normalise, advance)
         names.write(writer, kept)
+        for name in link_rules(meta):
+            ends = np.cumsum([len(table[name]) for table in own.asked])
+            for table, end in zip(own.asked, ends.tolist(), strict=True):
+                writer.write(name, end - len(table[name]), table[name])
     return checker, meta
+
+
+def _with_asked(meta: GraphMeta, tables: Sequence[Mapping[str, np.ndarray]], where: str) -> GraphMeta:
+    """``meta`` with the number of links that have candidates. Raises HpcgnnError for tables of them that do not fit the graph."""
+    if not tables:
+        return meta
+    columns = (tables[0].get(f"links/{end}_candidates", np.empty((0, 0))) for end in ("source", "target"))
+    sources, targets = (each.shape[1] if each.ndim == 2 else 1 for each in columns)
+    sizes = [int(np.size(table.get("links/set", ()))) for table in tables]
+    meta = replace(meta, num_asked_links=sum(sizes), num_source_candidates=sources, num_target_candidates=targets)
+    rules, called = link_rules(meta), f"{where}: links with candidates"
+    if not (rules and sources + targets and meta.has_link_split):
+        raise HpcgnnError(f"{called} need a set of each (link_set), candidates, and the sets of all edges (edge_split)")
+    for table, size in zip(tables, sizes, strict=True):
+        if table.keys() != rules.keys():
+            raise HpcgnnError(
+                f"{called} have {', '.join(sorted(table))}, but this graph needs {', '.join(sorted(rules))}"
+            )
+        for name, rule in rules.items():
+            values, shape = table[name], (size, *rule.shape[1:])
+            if values.shape != shape or values.dtype.kind not in "iu":
+                told = f"{values.dtype} of shape {values.shape}, but it should be whole numbers of shape {shape}"
+                raise HpcgnnError(f"{where}: {name} is {told}")
+            if size and not rule.low <= values.min() <= values.max() <= rule.high:
+                told = f"{values.min()} to {values.max()}, but it should have {rule.low} to {rule.high}"
+                raise HpcgnnError(f"{where}: {name} has numbers {told}")
+        if problem := meta.wrong_end(table):
+            raise HpcgnnError(f"{where}: {problem}")
+    return meta
 
 
 def _features(graph: Source, edges: SortedEdges, options: ConvertOptions) -> Features:

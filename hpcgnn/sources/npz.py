@@ -2,6 +2,8 @@
 
 num_nodes () int    edge_index (2, E) int    [edge_weight (E,)]    [edge_type (E,) int from 0]    [edge_attr (E, D)]
 [edge_split (E,) int: links for 0 training, 1 validation, 2 test; 3 is the reverse of a link of 1 or 2]
+[link_source, link_target, link_set (M,), link_type (M,) int, link_source_candidates, link_target_candidates (M, K): held-out
+links whose ends are ranked among candidates of their own]
 x (N, F)  or  x_data (nnz,), x_indices (nnz,), x_indptr (N+1,), x_shape (2,)
 y (N,) class, -1 = none, or (N, C) 0/1, or (N,) or (N, K) real targets of regression, NaN = none
 train_mask, val_mask, test_mask (N,) bool, or other forms of :mod:`hpcgnn.sources.node_values`; ``?split=K`` picks a split
@@ -25,6 +27,7 @@ import numpy as np
 
 from hpcgnn.base.errors import HpcgnnError
 from hpcgnn.data.h5 import ZIP, begins_with
+from hpcgnn.data.schema import LINK_VALUES
 from hpcgnn.sources.base import SOURCES, ArraySource, Source, Spec, agreed_nodes, existing_file
 from hpcgnn.sources.node_values import read_masks, sparse_features
 from hpcgnn.sources.slabs import HEADERS, one_line
@@ -136,12 +139,14 @@ def _from_arrays(arrays: _Archive, where: str, split: int | None, nodes: int) ->
         x = arrays.read("x")
     y = arrays.read("y")
     edges = {name: arrays.read(f"edge_{name}") for name in ("weight", "type", "attr", "split")}
+    columns = {name: arrays.read(name.replace("links/", "link_")) for name in LINK_VALUES}
+    asked = {name: column for name, column in columns.items() if column is not None}
     masks, notes = read_masks(arrays.read, num_nodes, split, where)
     if arrays.unread:
         notes.append(f"arrays that are not read: {', '.join(sorted(arrays.unread))}")
     source = ArraySource(
         where, num_nodes, edge_index, weight=edges["weight"], edge_type=edges["type"], edge_attr=edges["attr"],
-        edge_split=edges["split"], x=x, y=y, masks=masks, notes=notes,
+        edge_split=edges["split"], x=x, y=y, masks=masks, notes=notes, asked=[asked] if asked else (),
     )  # fmt: skip
     is_counted = x is None and y is None and not masks  # no array has a row for each node
     agreed_nodes(where, num_nodes, source.info.num_edges if is_counted else None, nodes)

@@ -244,10 +244,15 @@ def _links(where: str, graph: dict[str, Any], split: dict[str, dict[str, Any]], 
     graph = _with_kinds(graph) if "num_nodes_dict" in graph else graph
     edges, types, weights = [np.asarray(graph["edge_index"])], [graph.get("edge_reltype")], [graph.get("edge_weight")]
     sets, notes, attr = [np.zeros(edges[0].shape[1], np.uint8)], list[str](), graph.get("edge_feat")
+    asked = []
     if attr is not None:
         notes.append("the links are those of the training set, because OGB has no features of the others")
     for number, name in enumerate(("valid", "test") if attr is None else (), 1):
-        ends, kind, weight = _held_out(split[name], graph)
+        ends, kind, weight, candidates = _held_out(split[name], graph)
+        if candidates:
+            columns = {"source": ends[0], "target": ends[1], "set": np.full(ends.shape[1], number)} | candidates
+            columns |= {} if kind is None else {"type": kind}
+            asked.append({f"links/{column}": values for column, values in columns.items()})
         for way, its_set in ((ends, number), (ends[::-1], REVERSE))[: 1 + both_ways]:
             edges, types, weights = [*edges, way], [*types, kind], [*weights, weight]
             sets.append(np.full(way.shape[1], its_set, np.uint8))
@@ -263,19 +268,30 @@ def _links(where: str, graph: dict[str, Any], split: dict[str, dict[str, Any]], 
         notes=notes,
         node_types=graph.get("node_types", ()),
         edge_types=graph.get("edge_types", ()),
+        asked=asked,
     )
 
 
-def _held_out(links: dict[str, Any], graph: dict[str, Any]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """Ends (2, m), types (m,) or None, and weights (m,) of the links of one of OGB's sets."""
+def _held_out(
+    links: dict[str, Any], graph: dict[str, Any]
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, dict[str, np.ndarray]]:
+    """Ends (2, m), types (m,) or None, and weights (m,) of the links of one of OGB's sets, and the candidates (m, K) of their
+    ends."""
     names = next(names for names in _ENDS if names[0] in links)
+    negatives = {
+        f"{end}_candidates": np.asarray(links[f"{name}_neg"])
+        for end, name in zip(("source", "target"), names if len(names) == 2 else (), strict=False)
+        if f"{name}_neg" in links
+    }
     found = [np.asarray(links[name]) for name in names]
     ends = found[0].T if len(found) == 1 else np.stack([each.reshape(-1) for each in found])
     types = np.asarray(links["relation"]).reshape(-1) if "relation" in links else None
     if "first" in graph:
-        ends = ends + [[graph["first"][kind] for kind in links[f"{end}_type"]] for end in ("head", "tail")]
+        first = np.array([[graph["first"][kind] for kind in links[f"{end}_type"]] for end in ("head", "tail")])
+        ends, of_ends = ends + first, dict(zip(("source_candidates", "target_candidates"), first, strict=True))
+        negatives = {name: each + of_ends[name][:, np.newaxis] for name, each in negatives.items()}
         types = np.searchsorted(graph["numbers"], np.asarray(types))
-    return ends, types, np.asarray(links.get("weight", np.ones(ends.shape[1]))).reshape(-1)
+    return ends, types, np.asarray(links.get("weight", np.ones(ends.shape[1]))).reshape(-1), negatives
 
 
 def _with_kinds(graph: dict[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,8 @@ class LinkConfig(Checked):
     target: str = setting("", name="")
     rank_all: str = setting(
         AT_END,
-        "With --metric mrr, time at which the true end of each link is ranked among all nodes, or all of its type. end: at "
+        "With --metric mrr, time at which the true end of each link is ranked among the candidates that the graph has for "
+        "the link, as graphs of ogbl-citation2, ogbl-wikikg2 and ogbl-biokg have, or else all nodes, or all of its type. end: at "
         "the end of the training, for the test links, with the weights of the best epoch; always: also in each evaluation; "
         "never: not at all. Other evaluations rank it among the --negative-pool drawn nodes.",
         choices=(AT_END, ALWAYS, NEVER),

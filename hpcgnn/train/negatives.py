@@ -77,7 +77,7 @@ class NegativeSampler:
     def __init__(self, graph: LocalGraph, config: LinkConfig, relations: np.ndarray | None = None) -> None:
         self._graph, self._config = graph, config
         self._kinds_of_ends = graph.meta.edge_type_ends
-        offsets = graph.meta.node_type_offsets if graph.meta.node_types else np.array([0, graph.meta.num_nodes])
+        offsets = graph.meta.node_type_offsets
         kinds = np.unique(self._kinds_of_ends if relations is None else self._kinds_of_ends[:, relations])
         # Slot s of the pool is a node of the K kinds' number s % K, so that small types have as many slots as large ones.
         self._kinds = kinds[np.diff(offsets)[kinds] > 0]

@@ -1,9 +1,10 @@
-"""Ranks of the true ends of links among candidates, as for FB15k and ogbl-biokg, without a gather on one rank.
+"""Ranks of the true ends of links among candidates, as for FB15k and OGB, without a gather on one rank.
 
 Each link asks two questions: which source has this relation to this target, and which target has it from this source. Where nodes
 have types, those of the true end's type are candidates. Candidates that would make a known triple (one of all edges of the graph)
 do not count, nor does the known end in a graph without types of edges. With b candidates that score better than the true end and
-q that score the same, its rank is 1 + b + q / 2, the mean of the best and the worst order of ties ("realistic" rank).
+q that score the same, its rank is 1 + b + q / 2, the mean of the best and the worst order of ties ("realistic" rank). OGB's
+evaluator computes the same of the candidates that come with ogbl-citation2, ogbl-wikikg2 and ogbl-biokg, which all count.
 
 All ranks see the questions of all ranks in chunks, and each rank scores the candidates that it owns: this takes
 O(questions x N F / P) time, and O(chunk x block) memory beside the embeddings, for N candidates of F columns on P ranks.
@@ -18,11 +19,15 @@ import numpy as np
 import torch
 
 from hpcgnn.base.host import host_values, index_array
+from hpcgnn.data.schema import link_rules
+from hpcgnn.data.stored import RowsOnDisk
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn.decoders import Decoder
+from hpcgnn.nn.decoders import Decoder, End
+from hpcgnn.nn.halo import identity
 from hpcgnn.plan.plan import offsets_of, ranges
+from hpcgnn.train.gather import dealt
 from hpcgnn.train.links import Links, Pairs, found_in, positions_of, types_of
-from hpcgnn.world import World
+from hpcgnn.world import World, raise_on_all_ranks
 
 # Questions of a chunk of all ranks together, and candidates of a block. Blocks are filled up with zeros: products of one shape
 # add up in one order, so that nodes with equal embeddings have equal scores.
@@ -95,18 +100,15 @@ class Ranker:
         """
         candidates = np.arange(self._graph.num_nodes) if candidates is None else np.sort(candidates)
         kinds = index_array(self._graph.node_type)[candidates]
-        found = np.zeros(_WORST + 2)  # number of questions, sum of reciprocal ranks, hits of each K from 1 to _WORST
+        found = _sums_of_ranks(*np.zeros((2, 0)))
         for questions in self._questions:
             found += self._sums(questions, decoder, owned, extended, candidates[kinds == questions.kind])
-        if not found[0]:
-            return None
-        mrr, *hits = (found[1:] / found[0]).tolist()
-        return {"mrr": mrr} | {f"hits@{k}": hits[k - 1] for k in (1, 3, 10)}
+        return _means_of_ranks(found)
 
     def _sums(
         self, asked: _Questions, decoder: Decoder, owned: torch.Tensor, extended: torch.Tensor, candidates: np.ndarray
     ) -> np.ndarray:
-        world, mine, found = self._graph.world, len(asked.facts), np.zeros(_WORST + 2)
+        world, mine, found = self._graph.world, len(asked.facts), _sums_of_ranks(*np.zeros((2, 0)))
         share = max(1, CHUNK // world.size)
         ends = asked.pairs.nodes()[asked.pairs.of_link]
         for first in range(0, int(world.allreduce(np.array([mine]), "max")[0]), share):
@@ -117,10 +119,7 @@ class Ranker:
             queries, facts = _of_all_ranks(world, queries, asked.facts[links], share)
             is_asked = facts[:, 0] >= 0
             counts = self._counts(asked, decoder, owned, queries, facts, candidates)
-            better, same = world.allreduce(counts, what="the numbers of better candidates")[:, is_asked]
-            ranks = 1 + better + same / 2
-            hits = [(ranks <= k).sum() for k in range(1, _WORST + 1)]
-            found += [ranks.size, (1 / ranks).sum(), *hits]
+            found += _sums_of_ranks(*world.allreduce(counts, what="the numbers of better candidates")[:, is_asked])
         return found
 
     def _counts(
@@ -166,6 +165,100 @@ class Ranker:
         return self._graph.world.allreduce(scores, what="the scores of true ends")
 
 
+class FixedCandidates:
+    """Ranks the true ends of the links that have candidates in the file of ``graph``, each end that has some. relations: (R,)
+    bool, the types of edges of these links; None for all. Making it is collective, and raises HpcgnnError, on every rank, for a
+    damaged file.
+
+    Each rank reads some of its share of the links at a time. All ranks see the queries, and a candidate's owner scores it: this
+    takes O(questions x K F / P) time, and O(chunk x K) memory beside the embeddings, for K candidates of a question.
+    """
+
+    def __init__(self, graph: LocalGraph, relations: np.ndarray | None) -> None:
+        world, total = graph.world, graph.meta.num_asked_links
+        first, last = (total * rank // world.size for rank in (world.rank, world.rank + 1))
+        self._graph, columns, on_disk = graph, dict[str, np.ndarray](), dict[str, RowsOnDisk]()
+        with graph.reopened() as parts:
+            part = world.rank if graph.matches_parts else None  # a whole part has checksums
+            for name in link_rules(graph.meta):
+                if name.endswith("_candidates"):
+                    on_disk[name] = parts.on_disk(name, first, last, part)
+                else:
+                    columns[name] = parts.read(name, first, last, part)
+            for _ in parts.links(first, last) if graph.meta.node_types else ():
+                pass
+        self._columns, self._on_disk = columns, on_disk
+        self._types = columns.get("links/type", np.zeros(last - first, np.int32)).astype(np.int64)
+        self._is_asked = np.full(last - first, True) if relations is None else relations[self._types]
+        positions, ids = positions_of(graph)[: graph.num_nodes], index_array(graph.original_ids)
+        self._bounds, self._positions = dealt(world, ids, graph.meta.num_nodes, positions)  # by original id
+        self._local = np.argsort(positions)  # by position from the first
+
+    def metrics(self, its_set: int, decoder: Decoder, owned: torch.Tensor) -> dict[str, float] | None:
+        """``mrr``, ``hits@1``, ``hits@3`` and ``hits@10``, each the mean over all questions of the links of a set, a number of
+        :data:`hpcgnn.data.schema.LINK_SETS`; None without such links. The same on every rank. Collective. owned: (n, F)
+        embeddings."""
+        found, world = _sums_of_ranks(*np.zeros((2, 0))), self._graph.world
+        rows = np.flatnonzero(self._is_asked & (self._columns["links/set"] == its_set))
+        in_order = host_values(owned)[self._local]  # of positions, as other ranks ask for them
+        share, most = max(1, CHUNK // world.size), int(world.allreduce(np.array([rows.size]), "max")[0])
+        ends: tuple[tuple[End, End], ...] = (("target", "source"), ("source", "target"))
+        for known, asked in ends:
+            for first in range(0, most if f"links/{asked}_candidates" in self._on_disk else 0, share):
+                chunk = rows[first : first + share]
+                with raise_on_all_ranks(world, f"read {self._graph.path}"):
+                    ids = self._candidates(asked, chunk)
+                wanted = np.append(self._columns[f"links/{known}"][chunk], ids)
+                wanted = world.rows_of(self._bounds, self._positions, wanted)
+                given, candidates = wanted[: chunk.size], wanted[chunk.size :].reshape(ids.shape)
+                queries, is_asked = self._queries(decoder, in_order, known, chunk, given, share)
+                found += _sums_of_ranks(*self._counts(decoder, owned, queries, candidates, share)[:, is_asked])
+        return _means_of_ranks(found)
+
+    def _candidates(self, end: str, rows: np.ndarray) -> np.ndarray:
+        """(q, 1 + K) int64 original ids of the true ends of some links, each before its candidates."""
+        found = np.empty((rows.size, 1 + getattr(self._graph.meta, f"num_{end}_candidates")), np.int64)
+        found[:, 0] = self._columns[f"links/{end}"][rows]
+        for ids, row in zip(found, rows.tolist(), strict=True):
+            self._on_disk[f"links/{end}_candidates"].read(slice(row, row + 1), ids[1:], slice(0, 0))
+        return found
+
+    def _queries(
+        self, decoder: Decoder, in_order: np.ndarray, end: End, rows: np.ndarray, given: np.ndarray, share: int
+    ) -> tuple[torch.Tensor, np.ndarray]:
+        """(P * share, F) queries of all ranks, from the positions of the known ends of some links, and whether each is one.
+        Collective."""
+        graph, device = self._graph, self._graph.device.torch_device
+        embedded = torch.from_numpy(graph.world.rows_of(graph.node_offsets, in_order, given)).to(device)
+        queries = decoder.query(embedded, torch.from_numpy(self._types[rows]).to(device), end)
+        queries, facts = _of_all_ranks(graph.world, queries, np.zeros((rows.size, 3), np.int64), share)
+        return queries, facts[:, 0] >= 0
+
+    def _counts(
+        self, decoder: Decoder, owned: torch.Tensor, queries: torch.Tensor, candidates: np.ndarray, share: int
+    ) -> np.ndarray:
+        """(2, P * share) int64 number of candidates with a better score than the true end, and with the same one. candidates: (q,
+        1 + K) positions of those of this rank's questions, true ends first. Collective."""
+        graph, width = self._graph, candidates.shape[1]
+        positions = candidates.ravel()
+        entries = graph.world.rank * share * width + np.arange(positions.size)
+        order, counts = graph.by_owner(positions)
+        told, _ = graph.world.alltoallv(np.stack((entries, positions), axis=1)[order], counts)
+        question, column = np.divmod(told[:, 0], width)
+        node, scores = self._local[told[:, 1] - graph.first], np.empty(question.size)
+        each = identity(BLOCK).to(owned.device)
+        for first in range(0, question.size, BLOCK):
+            block = slice(first, first + BLOCK)
+            of_block = decoder(each, filled(queries, question[block]), filled(owned, node[block]))
+            scores[block] = host_values(of_block)[: question[block].size]
+        is_true, true_scores = column == 0, np.zeros(len(queries))
+        true_scores[question[is_true]] = scores[is_true]
+        true_scores = graph.world.allreduce(true_scores, what="the scores of true ends")[question]
+        found = [question[~is_true & judged] for judged in (scores > true_scores, scores == true_scores)]
+        counts = np.stack([np.bincount(each, minlength=len(queries)) for each in found])
+        return graph.world.allreduce(counts, what="the numbers of better candidates")
+
+
 def _by_kind(
     pairs: Pairs, facts: tuple[np.ndarray, ...], completions: Completions, kinds: np.ndarray
 ) -> Iterator[_Questions]:
@@ -181,6 +274,21 @@ def filled(rows: torch.Tensor, nodes: np.ndarray) -> torch.Tensor:
     block = rows.new_zeros(max(BLOCK, nodes.size), rows.shape[1])
     block[: nodes.size] = rows[torch.from_numpy(nodes).to(rows.device)]
     return block
+
+
+def _sums_of_ranks(better: np.ndarray, same: np.ndarray) -> np.ndarray:
+    """The number of questions, the sum of reciprocal ranks, and the hits of each K from 1 to 10. better, same: (q,) number of
+    candidates with a better score than the true end, and with the same one."""
+    ranks = 1 + better + same / 2
+    return np.array([ranks.size, (1 / ranks).sum(), *((ranks <= k).sum() for k in range(1, _WORST + 1))])
+
+
+def _means_of_ranks(sums: np.ndarray) -> dict[str, float] | None:
+    """``mrr``, ``hits@1``, ``hits@3`` and ``hits@10`` of the sums of :func:`_sums_of_ranks`; None without questions."""
+    if not sums[0]:
+        return None
+    mrr, *hits = (sums[1:] / sums[0]).tolist()
+    return {"mrr": mrr} | {f"hits@{k}": hits[k - 1] for k in (1, 3, 10)}
 
 
 def _of_all_ranks(

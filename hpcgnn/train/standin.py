@@ -254,6 +254,7 @@ class StandIn:
             num_nodes=int(totals.sum()),
             num_edges=self.source.size,
             has_link_split=False,
+            num_asked_links=0,
             provenance={},
             node_types=types,
         )

@@ -32,7 +32,7 @@ from hpcgnn.train import objective
 from hpcgnn.train.config import ALWAYS, AUTO, MRR, NEVER, REAL_METRICS, LabelPropagationConfig, LossConfig
 from hpcgnn.train.links import Links, LinkSplit, links_of
 from hpcgnn.train.negatives import EVALUATION, Negatives, NegativeSampler, pool_rows
-from hpcgnn.train.ranking import Ranker
+from hpcgnn.train.ranking import FixedCandidates, Ranker
 from hpcgnn.world import raise_on_all_ranks
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ class LinkTask:
                 raise HpcgnnError(
                     "the model was built for another graph, which would show it held-out links: build it for split.train"
                 )
-        usual = MRR if graph.meta.num_edge_types else "roc-auc"
+        usual = MRR if graph.meta.num_edge_types or graph.meta.num_asked_links else "roc-auc"
         self.model, self.split, self.metric = model, split, usual if metric == AUTO else metric
         self.features = features_of(graph, model)
         # One that knew held-out links would tell of them, as the only other pairs that it never draws.
@@ -253,6 +253,8 @@ class LinkTask:
         self._judge = NegativeSampler(split.graph, split.config, split.relations)  # of evaluations
         self._fixed: list[Negatives] | None = None
         self._rankers: list[Ranker] | None = None
+        is_asked = graph.meta.num_asked_links and self.ranks_at_end
+        self.candidates = FixedCandidates(split.graph, split.relations) if is_asked else None
 
     def identity(self) -> dict[str, Any]:
         """As of nodes, with the split: another split would evaluate links that were learned."""
@@ -313,16 +315,18 @@ class LinkTask:
 
     @property
     def ranks_at_end(self) -> bool:
-        """Return whether the test links are ranked among all nodes when the training ends."""
+        """Return whether the test links are ranked among all nodes, or their own candidates, when the training ends."""
         return self.metric == MRR and self.split.config.rank_all != NEVER
 
     def rank_test_links(self) -> dict[str, float] | None:
-        """Filtered MRR and hits@1, 3 and 10 of the test links among all nodes (:class:`Ranker`); None without links.
-        Collective."""
+        """MRR and hits@1, 3 and 10 of the test links among their own candidates (:class:`FixedCandidates`), or else filtered ones
+        among all nodes (:class:`Ranker`); None without links. Collective."""
         return self._ranked(1, self._embeddings(), among_all=True)
 
     def _ranked(self, side: int, embeddings: torch.Tensor, *, among_all: bool) -> dict[str, float] | None:
         """The metrics of validation (side 0) or test links. Collective."""
+        if among_all and self.candidates is not None:
+            return self.candidates.metrics(side + 1, self.decoder, embeddings)
         if self._rankers is None:
             self._rankers = [Ranker(self.split.graph, links) for links, _ in self.held_out]
         drawn = None if among_all else np.unique(self._judge.pool(EVALUATION, self.split.config.link_seed, side)[0])

@@ -447,7 +447,8 @@ class Trainer:
         self.model.load_state_dict(last | (self.best_state or {}) | owned)
         found = self.task.rank_test_links()
         self.model.load_state_dict(last)
-        return {} if found is None else {"test_ranking": found}
+        among = "all" if self.task.candidates is None else "fixed"
+        return {} if found is None else {"test_ranking": found | {"candidates": among}}
 
 
 def as_trainable(model: torch.nn.Module) -> Trainable:

@@ -61,6 +61,9 @@ def drawn_meta(rng: np.random.Generator) -> GraphMeta:
         values["x_nnz"] = sum(each.count * each.columns for each in TYPES) if values["x_by_type"] else values["x_nnz"]
     else:
         values["x_by_type"] = False
+    values |= {
+        name: 0 for name in values if name.endswith(("asked_links", "_candidates")) and not values["has_link_split"]
+    }
     return GraphMeta(**values)
 
 
@@ -76,7 +79,7 @@ def by_rule(rule: Rule, rng: np.random.Generator) -> np.ndarray:
 
 def write_specimen(path: Path, number: int) -> None:
     """Write the graph with this number."""
-    rng = np.random.default_rng(number)
+    rng = np.random.default_rng(8 + number)  # the first six of which have all arrays together
     meta = drawn_meta(rng)
     rules = schema.graph_rules(meta)
     arrays = {name: by_rule(rule, rng) for name, rule in rules.items()}
@@ -84,6 +87,10 @@ def write_specimen(path: Path, number: int) -> None:
     arrays["edges/indices"] = sources = arrays["edges/indices"][np.lexsort((arrays["edges/indices"], ends))]
     if meta.node_types:
         arrays["edges/type"] = (2 * meta.node_types_of(sources) + meta.node_types_of(ends)).astype(np.int32)
+        for end, kinds in zip(("source", "target"), meta.edge_type_ends, strict=True):
+            for name in {f"links/{end}", f"links/{end}_candidates"} & arrays.keys():
+                low, high = (meta.node_type_offsets[kinds[arrays["links/type"]] + k] for k in (0, 1))
+                arrays[name] = rng.integers(low, high, arrays[name].T.shape).T
     if meta.node_types and "nodes/x_indices" in arrays:
         kinds = np.repeat(meta.node_types_of(np.arange(NODES)), np.diff(arrays["nodes/x_indptr"]))
         arrays["nodes/x_indices"] = rng.integers(meta.column_offsets[kinds], meta.column_offsets[kinds + 1]).astype(
@@ -199,7 +206,7 @@ def specimens(tmp_path_factory: pytest.TempPathFactory) -> Specimens:
 
 def test_every_array_of_the_schema_is_in_a_specimen(specimens: Specimens) -> None:
     """The names of arrays are those in the source of the schema."""
-    named = set(re.findall(r'"((?:nodes|edges|parts)/\w+)"', Path(schema.__file__).read_text()))
+    named = set(re.findall(r'"((?:nodes|edges|parts|links)/\w+)"', Path(schema.__file__).read_text()))
     found = {name for source in specimens.results for name in rules_of(source)}
     assert named - found == set()
     assert len(found) > 30, found

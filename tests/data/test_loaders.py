@@ -21,7 +21,11 @@ from source_writers import write_csv
 
 import hpcgnn
 from hpcgnn import HpcgnnError
+from hpcgnn.data import whole_check
+from hpcgnn.data.graph_file import PartsFile
+from hpcgnn.partition import PartitionOptions, partition
 from hpcgnn.sources.loaders import loading, plain_pickles
+from hpcgnn.world.thread_world import on_threads
 
 
 @pytest.mark.parametrize(
@@ -232,6 +236,105 @@ def test_links_of_ogb_keep_their_sets(tmp_path):
     assert meta.edge_type_names == [("disease", "of", "protein"), ("protein", "protein-protein", "protein")]
     wanted = [(0, 3, 0, 1, 1), (0, 3, 0, 1, 2), (1, 4, 0, 1, 0), (2, 4, 1, 1, 0), (3, 2, 1, 1, 1)]
     assert links_of_sets(tmp_path / "out.h5") == wanted
+
+
+CITATION = {"source_node": [3, 4], "target_node": [0, 1], "target_node_neg": [[1, 2, 4], [2, 2, 0]]}
+WIKI = {"head": [4, 0], "relation": [2, 0], "tail": [1, 3], "head_neg": [[0, 1], [2, 4]], "tail_neg": [[3], [0]]}
+BIO = {
+    "head": [0, 1],
+    "relation": [3, 4],
+    "tail": [1, 0],
+    "head_type": ["disease", "protein"],
+    "tail_type": ["protein"] * 2,
+}
+BIO |= {"head_neg": [[1, 0], [2, 0]], "tail_neg": [[0, 2], [2, 2]]}
+
+
+def write_with_negatives(folder, name, **changes):
+    """A data set of OGB with fixed negatives: the name of its source. changes: of the test set's arrays."""
+    if name == "ogbl-biokg":
+        keys = {("protein", "protein-protein", "protein"): ((0, 2), 4), ("disease", "of", "protein"): ((1, 2), 3)}
+        tables = {"num-node-dict": [("protein", "disease"), (3, 2)], "triplet-type-list": keys}
+        for key, (edge, kind) in keys.items():
+            there = f"relations/{'___'.join(key)}"
+            tables |= {f"{there}/edge": [edge], f"{there}/edge_reltype": [[kind]], f"{there}/num-edge-list": [[1]]}
+    else:
+        tables = {"edge": [(0, 1), (2, 3), (3, 0)], "num-node-list": [[5]], "num-edge-list": [[3]]}
+        tables |= (
+            {"edge_reltype": [[1], [0], [2]]}
+            if name == "ogbl-wikikg2"
+            else {"node-feat": [[1.0]] * 5, "node_year": [[1]] * 5}
+        )
+    links, kind = {"ogbl-citation2": (CITATION, "time"), "ogbl-wikikg2": (WIKI, "time"), "ogbl-biokg": (BIO, "random")}[
+        name
+    ]
+    test = {key: each[:1] for key, each in links.items()} | changes
+    write_links(folder / name.replace("-", "_"), kind, tables, valid=links, test=test)
+    return f"ogb:{name}?root={folder}"
+
+
+@pytest.mark.parametrize(
+    ("name", "sources", "targets"),
+    [
+        ("ogbl-citation2", None, [[1, 2, 4], [2, 2, 0], [1, 2, 4]]),
+        ("ogbl-wikikg2", [[0, 1], [2, 4], [0, 1]], [[3], [0], [3]]),
+        ("ogbl-biokg", [[1, 0], [4, 2], [1, 0]], [[2, 4], [4, 4], [2, 4]]),  # proteins follow the two diseases
+    ],
+)
+def test_negatives_of_ogb_are_candidates_of_their_links_in_all_files(tmp_path, name, sources, targets):
+    require_module("ogb")
+    converted(write_with_negatives(tmp_path, name), tmp_path)
+    with h5py.File(tmp_path / "out.h5") as file:
+        wanted = {key: array[()].tolist() for key, array in file["links"].items()}
+    assert (wanted.get("source_candidates"), wanted["target_candidates"], wanted["set"]) == (
+        sources,
+        targets,
+        [1, 1, 2],
+    )
+    ends = {"ogbl-citation2": ([3, 4, 3], [0, 1, 0], None), "ogbl-wikikg2": ([4, 0, 4], [1, 3, 1], [2, 0, 2]),
+            "ogbl-biokg": ([0, 3, 0], [3, 2, 3], [0, 1, 0])}[name]  # fmt: skip
+    assert (wanted["source"], wanted["target"], wanted.get("type")) == ends
+    for parts in (1, 2, 3):
+        path, options = tmp_path / f"{parts}.h5", PartitionOptions(parts, method="random")
+        on_threads(parts, lambda world, asked=(path, options): partition(world, tmp_path / "out.h5", *asked))
+        with PartsFile(path) as file:
+            assert whole_check.contents(file)["asked_links"]["number"] == 3
+            whole_check.verify(file)
+            shares = [file.slab_rows("links/set", part) for part in range(parts)]
+            found = {key: np.concatenate([file.read(f"links/{key}", *share, part) for part, share in enumerate(shares)])
+                     for key in wanted}  # fmt: skip
+        assert {key: each.tolist() for key, each in found.items()} == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "sentence"),
+    [
+        (
+            "ogbl-citation2",
+            {"target_node_neg": [[1, 5, 2]]},
+            "links/target_candidates has numbers 1 to 5, but .* 0 to 4",
+        ),
+        (
+            "ogbl-citation2",
+            {"target_node_neg": [[1, 2]]},
+            r"int64 of shape \(1, 2\), .* whole numbers of shape \(1, 3\)",
+        ),
+        ("ogbl-wikikg2", {"head_neg": [[0.5, 1]]}, "links/source_candidates is float64"),
+        (
+            "ogbl-biokg",
+            {"head_neg": [[1, 2]]},
+            "links/source_candidates holds node 2, .* sources of edges of type 0 are 0 to 1",
+        ),
+        (
+            "ogbl-biokg",
+            {"tail_neg": [[-1, 0]]},
+            "links/target_candidates holds node 1, .* targets of .* type 0 are 2 to 4",
+        ),
+    ],
+)
+def test_wrong_negatives_of_ogb_are_one_sentence(tmp_path, name, changes, sentence):
+    require_module("ogb")
+    check_refused(write_with_negatives(tmp_path, name, **changes), tmp_path, sentence)
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])

@@ -281,3 +281,67 @@ def report(world: World, folder: Path) -> dict:
         "of_kinds": of_kinds(kinds, small_graphs.with_types()),
         "triples": triples_of(arrays).tolist(),
     }
+
+
+def ranks_by_ogb(scores: np.ndarray) -> np.ndarray:
+    """(m,) ranks of the first column, the formula of ``ogb.linkproppred.Evaluator``."""
+    true, negative = scores[:, :1], scores[:, 1:]
+    return 0.5 * ((negative > true).sum(1) + (negative >= true).sum(1)) + 1
+
+
+def wanted_of_candidates(asked: dict[str, np.ndarray], chosen: np.ndarray, score) -> dict[str, float]:
+    """The metrics of some rows of the table, by OGB's formula. score(sources, relations, targets): of arrays of one shape."""
+    source, target = (asked[f"links/{end}"][chosen][:, None] for end in ("source", "target"))
+    relation, ranks = asked.get("links/type", np.zeros_like(asked["links/set"]))[chosen][:, None], []
+    for end in ("source", "target"):
+        if (others := asked.get(f"links/{end}_candidates")) is not None:
+            others = np.concatenate((source if end == "source" else target, others[chosen]), axis=1)
+            ends = (others, relation, target) if end == "source" else (source, relation, others)
+            ranks.append(ranks_by_ogb(score(*np.broadcast_arrays(*ends))))
+    ranks = np.concatenate(ranks)
+    return {"mrr": (1 / ranks).mean()} | {f"hits@{k}": (ranks <= k).mean() for k in (1, 3, 10)}
+
+
+def fixed_candidates(world: World, folder: Path, form: str) -> dict:
+    """Ranks among the graph's own candidates, of rows with ties and of a model, beside those of OGB's formula."""
+    arrays, decoder, ends = {
+        "citation": (small_graphs.random_multigraph(), "dot", ("target",)),
+        "wikikg": (graph_of(), "complex", ("source", "target")),
+        "biokg": (small_graphs.with_types(), "distmult", ("source", "target")),
+    }[form]
+    arrays = small_graphs.with_candidates(arrays, ends=ends)
+    graph, asked = small_graphs.on_ranks(world, arrays, folder / f"{form}-{world.size}.h5"), arrays.asked
+    model_of = {"model": "gcn"} if form == "citation" else {"embed": "venue,term"} if form == "biokg" else {}
+    links = hpcgnn.LinkConfig(negative_pool=25, rank_all="always", target="" if form == "citation" else "1,2")
+    graph = graph.reordered("rcm") if form == "wikikg" else graph
+    split = hpcgnn.split_links(graph, links)
+    config = hpcgnn.ModelConfig(decoder=decoder, **CONFIG | model_of)
+    model = hpcgnn.build_model(config, split.train, backend="reference", dtype=torch.float64, seed=1)
+    task = LinkTask(model.eval(), split, "auto")
+    every, mine = np.random.default_rng(3).integers(-1, 2, (arrays.num_nodes, 8)).astype(float), task.candidates
+    assert mine is not None
+    vectors = task.model.state_dict().get("decoder.relation", torch.zeros(0, 8)).numpy().copy()
+
+    def score(rows: np.ndarray):
+        def of(source: np.ndarray, relation: np.ndarray, target: np.ndarray) -> np.ndarray:
+            each = np.stack([part.ravel() for part in (source, relation, target)], axis=1)
+            found = scores_by_pyg(decoder, torch.from_numpy(rows), torch.from_numpy(vectors), each)
+            return found.numpy().reshape(source.shape)
+
+        return of
+
+    is_asked = np.isin(asked["links/type"], (1, 2)) if "links/type" in asked else np.full(len(asked["links/set"]), True)
+    chosen = [np.flatnonzero(is_asked & (asked["links/set"] == number)) for number in (1, 2)]
+    with torch.no_grad():
+        rows = np.zeros((arrays.num_nodes, 8))
+        rows[graph.original_ids] = task._embeddings().numpy()
+        rows = world.allreduce(rows)
+        found = {"metric": task.metric, "evaluated": task.evaluate(), "at_end": task.rank_test_links()}
+        found["wanted"] = [wanted_of_candidates(asked, each, score(rows)) for each in chosen]
+        vectors = np.random.default_rng(4).integers(-1, 2, vectors.shape).astype(float)
+        if vectors.size:
+            task.decoder.relation.data = torch.from_numpy(vectors)
+        owned = torch.from_numpy(every[graph.original_ids.numpy()])
+        found["ties"] = [mine.metrics(number, task.decoder, owned) for number in (1, 2, 3)]
+        found["wanted_ties"] = [wanted_of_candidates(asked, each, score(every)) for each in chosen]
+    return found

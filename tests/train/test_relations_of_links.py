@@ -16,11 +16,14 @@ from requires import EVERYTHING
 
 import hpcgnn
 from hpcgnn.base.errors import HpcgnnError
+from hpcgnn.data import whole_check
+from hpcgnn.data.graph_file import PartsFile
 from hpcgnn.nn.decoders import CLASSES
 from hpcgnn.nn.halo import identity
 from hpcgnn.partition.options import PartitionOptions
 from hpcgnn.partition.partitioner import partition
 from hpcgnn.sources.convert import ConvertOptions, convert
+from hpcgnn.train.ranking import FixedCandidates
 from hpcgnn.world.thread_world import one_rank
 
 RANKS = (1, 2, 3, 4) if EVERYTHING else (1, 3)  # the last of three has no nodes
@@ -155,6 +158,29 @@ def test_all_of_it_is_the_same_on_any_number_of_ranks(reports):
         assert other["of_kinds"]["ranking"] == pytest.approx(one["of_kinds"]["ranking"], rel=1e-12)
     for mine in reports.values():
         assert mine["reordered"]["negatives"] == mine["decoders"]["distmult"]["negatives"]
+
+
+@pytest.mark.parametrize("form", ["citation", "wikikg", "biokg"])
+def test_ranks_among_the_candidates_of_the_graph_are_those_of_ogb(tmp_path, form):
+    """The last of three ranks has no nodes."""
+    for found in (ThreadPool(ranks).run(relation_task.fixed_candidates, tmp_path, form)[-1] for ranks in (1, 2, 3)):
+        assert found["metric"] == "mrr"
+        assert found["at_end"] == pytest.approx(found["wanted"][1], rel=1e-12)
+        assert found["evaluated"] == [None, *(pytest.approx(each["mrr"], rel=1e-12) for each in found["wanted"])]
+        assert found["ties"] == [*(pytest.approx(each, rel=1e-12) for each in found["wanted_ties"]), None]
+
+
+def test_candidates_of_another_type_or_another_file_are_refused_before_training(tmp_path):
+    arrays = small_graphs.with_candidates(small_graphs.with_types())
+    arrays.asked["links/target_candidates"][7, 3] = 59 * (arrays.asked["links/target"][7] < 59)
+    graph = small_graphs.on_ranks(one_rank(), arrays, tmp_path / "parts.h5")
+    with pytest.raises(HpcgnnError, match=r"holds node (0|59), but the targets of edges of type \d are"):
+        FixedCandidates(graph, None)
+    with pytest.raises(HpcgnnError, match="links/target_candidates holds node"), PartsFile(graph.path) as file:
+        whole_check.verify(file)
+    small_graphs.on_ranks(one_rank(), arrays, tmp_path / "parts.h5")
+    with pytest.raises(HpcgnnError, match="is another file by now"):
+        FixedCandidates(graph, None)
 
 
 @pytest.mark.parametrize("target", ["4", "a", "0,", "-1"])
