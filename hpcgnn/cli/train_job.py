@@ -246,7 +246,7 @@ def _result_rows(summary: dict[str, Any]) -> dict[str, str]:
         return {f"test {name}": f"{in_words(name, test)} {last}"}
     tested = "" if test is None else in_words(name, test)
     ranking = dict(summary.get("test_ranking", {}))
-    among = "its own candidates" if ranking.pop("candidates", "all") == "fixed" else "all nodes"
+    among = {"all": "all nodes", "fixed": "fixed candidates"}[ranking.pop("candidates", "all")]
     return {
         f"best validation {name}": f"{in_words(name, validation)} in epoch {epoch}",
         f"test {name} in that epoch": tested,

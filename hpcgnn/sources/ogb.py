@@ -3,8 +3,8 @@ edges), or a data set of links (ogbl-wikikg2, ogbl-biokg, ogbl-collab, ...), thr
 types, is read from its raw files in bounded memory (:mod:`hpcgnn.sources.ogb_typed`); ``?inverse=yes`` adds the reverse of each
 edge, of a type of its own.
 
-Links keep OGB's sets; its fixed negatives of validation and test links are not read. Triples have types. The nodes of ogbl-biokg
-have types, in alphabetical order, and each type of its edges joins two of them.
+Links keep OGB's sets, and those of ogbl-citation2, ogbl-wikikg2 and ogbl-biokg their fixed negatives. Triples have types. The
+nodes of ogbl-biokg have types, in alphabetical order, and each type of its edges joins two of them.
 
 ``root`` is the folder that ``NodePropPredDataset`` takes as its argument. ``?download=yes`` answers its question about a large
 download, for jobs without a terminal. The published split is kept.

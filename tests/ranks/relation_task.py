@@ -15,6 +15,7 @@ from torch.func import functional_call
 from torch_geometric.nn.kge import ComplEx, DistMult, RotatE, TransE
 
 import hpcgnn
+from hpcgnn.cli.train_job import _result_rows
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.decoders import CLASSES
 from hpcgnn.train.links import Links, links_of
@@ -344,4 +345,5 @@ def fixed_candidates(world: World, folder: Path, form: str) -> dict:
         owned = torch.from_numpy(every[graph.original_ids.numpy()])
         found["ties"] = [mine.metrics(number, task.decoder, owned) for number in (1, 2, 3)]
         found["wanted_ties"] = [wanted_of_candidates(asked, each, score(every)) for each in chosen]
-    return found
+    summary = hpcgnn.Trainer(model.train(), split, hpcgnn.TrainConfig(epochs=1)).fit()
+    return found | {"told": [summary["test_ranking"]["candidates"], *_result_rows(summary)]}

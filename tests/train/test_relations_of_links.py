@@ -167,6 +167,7 @@ def test_ranks_among_the_candidates_of_the_graph_are_those_of_ogb(tmp_path, form
         assert found["metric"] == "mrr"
         assert found["at_end"] == pytest.approx(found["wanted"][1], rel=1e-12)
         assert found["evaluated"] == [None, *(pytest.approx(each["mrr"], rel=1e-12) for each in found["wanted"])]
+        assert found["told"][::3] == ["fixed", "test mrr among fixed candidates", "test hits@10 among fixed candidates"]
         assert found["ties"] == [*(pytest.approx(each, rel=1e-12) for each in found["wanted_ties"]), None]
 
 
