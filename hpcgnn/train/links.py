@@ -233,7 +233,8 @@ def links_of(graph: LocalGraph, relations: np.ndarray | None = None) -> Links:
         targets = Pairs("target", None, torch.zeros(graph.num_nodes, dtype=torch.int64, device=torch_device), ends)
     positions, pairs = positions_of(graph), targets.relation.numel()
     edges = torch.from_numpy(np.stack((sources, targets.of_link)))
-    csr, order = edge_matrix(edges, (pairs, positions.size), check=False)
+    csr, in_order = edge_matrix(edges, (pairs, positions.size), check=False)
+    order = index_array(in_order)  # numpy takes a tensor of one number for a number
     triples = np.stack((positions[sources], types, positions[ends]))[:, order]
     targets = replace(targets, of_link=targets.of_link[order])
     return Links(csr.to(torch_device), targets, ids[order], triples, count or 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from hpcgnn.nn.halo import identity
 from hpcgnn.partition.options import PartitionOptions
 from hpcgnn.partition.partitioner import partition
 from hpcgnn.sources.convert import ConvertOptions, convert
+from hpcgnn.train.links import links_of
 from hpcgnn.train.ranking import FixedCandidates
 from hpcgnn.world.thread_world import one_rank
 
@@ -96,6 +98,15 @@ def test_a_given_split_is_kept_and_only_its_training_links_carry_messages(report
     assert [Counter(map(tuple, side)) for side in found["sides"]] == list(map(Counter, wanted))
     assert Counter(map(tuple, found["messages"])) == Counter(wanted[0])
     assert len(given.edge_split) > sum(map(len, wanted)), "reverse links are in no set"
+
+
+def test_a_rank_may_have_one_link(tmp_path):
+    arrays = small_graphs.random_multigraph()
+    arrays = replace(arrays, edge_split=(np.arange(arrays.edge_index.shape[1]) == 25).astype(np.uint8))
+    graph = small_graphs.on_ranks(one_rank(), arrays, tmp_path / "parts.h5")
+    links = links_of(hpcgnn.split_links(graph).validation)
+    assert links.triples.T.tolist() == [[arrays.edge_index[0, 25], 0, arrays.edge_index[1, 25]]]
+    assert (links.ids.shape, links.targets.of_link.shape) == ((1,), (1,))
 
 
 def test_shares_of_links_are_refused_for_a_graph_with_a_split(tmp_path):
