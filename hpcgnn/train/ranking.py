@@ -22,8 +22,8 @@ from hpcgnn.base.host import host_values, index_array
 from hpcgnn.data.schema import link_rules
 from hpcgnn.data.stored import RowsOnDisk
 from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.kernels import Csr
 from hpcgnn.nn.decoders import Decoder, End
-from hpcgnn.nn.halo import identity
 from hpcgnn.plan.plan import offsets_of, ranges
 from hpcgnn.train.gather import dealt
 from hpcgnn.train.links import Links, Pairs, found_in, positions_of, types_of
@@ -244,13 +244,16 @@ class FixedCandidates:
         entries = graph.world.rank * share * width + np.arange(positions.size)
         order, counts = graph.by_owner(positions)
         told, _ = graph.world.alltoallv(np.stack((entries, positions), axis=1)[order], counts)
-        question, column = np.divmod(told[:, 0], width)
-        node, scores = self._local[told[:, 1] - graph.first], np.empty(question.size)
-        each = identity(BLOCK).to(owned.device)
-        for first in range(0, question.size, BLOCK):
+        question, column = np.divmod(told[:, 0], width)  # ascending, as the ranks' questions follow each other
+        nodes = np.zeros(-(-question.size // BLOCK) * BLOCK, np.int32)  # in whole blocks, as those of Ranker
+        nodes[: question.size], scores = self._local[told[:, 1] - graph.first], np.empty(nodes.size)
+        for first in range(0, nodes.size, BLOCK):
             block = slice(first, first + BLOCK)
-            of_block = decoder(each, filled(queries, question[block]), filled(owned, node[block]))
-            scores[block] = host_values(of_block)[: question[block].size]
+            indptr = np.searchsorted(question[block], np.arange(len(queries) + 1))
+            indptr[-1] = BLOCK
+            links = Csr(indptr, nodes[block], len(owned), check=False).to(owned.device)
+            scores[block] = host_values(decoder(links, queries, owned))
+        scores = scores[: question.size]
         is_true, true_scores = column == 0, np.zeros(len(queries))
         true_scores[question[is_true]] = scores[is_true]
         true_scores = graph.world.allreduce(true_scores, what="the scores of true ends")[question]

@@ -20,7 +20,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn.decoders import CLASSES
 from hpcgnn.train.links import Links, links_of
 from hpcgnn.train.predict import predict, score_pairs
-from hpcgnn.train.ranking import Ranker
+from hpcgnn.train.ranking import FixedCandidates, Ranker
 from hpcgnn.train.tasks import LinkTask
 from hpcgnn.world import World
 
@@ -282,6 +282,15 @@ def report(world: World, folder: Path) -> dict:
         "of_kinds": of_kinds(kinds, small_graphs.with_types()),
         "triples": triples_of(arrays).tolist(),
     }
+
+
+def of_equal_rows(world: World, folder: Path, decoders: dict, rows: dict) -> dict:
+    """The mean reciprocal rank of each decoder where all nodes have the same row, float32 of 100 columns."""
+    graph = small_graphs.on_ranks(world, small_graphs.with_candidates(graph_of()), folder / f"equal-{world.size}.h5")
+    candidates, nodes = FixedCandidates(graph, None), graph.num_nodes
+    with torch.no_grad():
+        return {name: candidates.metrics(2, each, rows[name].expand(nodes, -1).contiguous())["mrr"]
+                for name, each in decoders.items()}  # fmt: skip
 
 
 def ranks_by_ogb(scores: np.ndarray) -> np.ndarray:

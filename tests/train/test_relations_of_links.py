@@ -182,6 +182,14 @@ def test_ranks_among_the_candidates_of_the_graph_are_those_of_ogb(tmp_path, form
         assert found["ties"] == [*(pytest.approx(each, rel=1e-12) for each in found["wanted_ties"]), None]
 
 
+def test_nodes_with_equal_rows_tie_in_float32(tmp_path):
+    decoders = {name: kind(100, relation_task.RELATIONS) for name, kind in CLASSES.items() if name != "mlp"}
+    rows = {name: each.embed(torch.randn(1, 100)) for name, each in decoders.items()}
+    for ranks in (1, 3):
+        found = ThreadPool(ranks).run(relation_task.of_equal_rows, tmp_path, decoders, rows)[0]
+        assert found == dict.fromkeys(decoders, pytest.approx((1 / (1 + 20 / 2) + 1 / (1 + 17 / 2)) / 2, rel=1e-12))
+
+
 def test_candidates_of_another_type_or_another_file_are_refused_before_training(tmp_path):
     arrays = small_graphs.with_candidates(small_graphs.with_types())
     arrays.asked["links/target_candidates"][7, 3] = 59 * (arrays.asked["links/target"][7] < 59)
