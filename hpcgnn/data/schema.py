@@ -184,15 +184,12 @@ class GraphMeta:
         values["x_nnz"] = None if values["x_nnz"] < 0 else values["x_nnz"]
         meta = cls(**values)
         meta._check_types()
-        meta._check_links()
+        links, candidates = meta.num_asked_links, meta.num_source_candidates + meta.num_target_candidates
+        if bool(links) != bool(candidates) or (links and not meta.has_link_split):
+            raise ValueError(
+                f"num_asked_links is {links}, with {candidates} candidates, has_link_split {meta.has_link_split}"
+            )
         return meta
-
-    def _check_links(self) -> None:
-        """Raise ValueError unless links that come with candidates have some, and are held out."""
-        if bool(self.num_asked_links) != bool(self.num_source_candidates + self.num_target_candidates):
-            raise ValueError(f"num_asked_links is {self.num_asked_links}, but their ends' candidates say otherwise")
-        if self.num_asked_links and not self.has_link_split:
-            raise ValueError("links have candidates, but no sets")
 
     def _check_types(self) -> None:
         """Raise ValueError unless the types of nodes and edges have different names, and agree with the counts."""
@@ -244,9 +241,8 @@ EDGE_VALUES = ("edges/weight", "edges/type", "edges/attr", "edges/split")
 """The arrays with a row for each edge beside its source; a graph has any of them or none."""
 NODE_VALUES = tuple(f"nodes/{name}" for name in ("x", "x_indptr", "x_indices", "x_data", "y", *MASKS))
 """The arrays with values of nodes, for which the same holds."""
-LINK_VALUES = tuple(
-    f"links/{name}" for name in ("source", "type", "target", "set", "source_candidates", "target_candidates")
-)
+_OF_LINKS = "source type target set source_candidates target_candidates"
+LINK_VALUES = tuple(f"links/{name}" for name in _OF_LINKS.split())
 """The arrays with a row for each held-out link that comes with candidates."""
 OPTIONAL = (*NODE_VALUES, *EDGE_VALUES, *LINK_VALUES)
 

@@ -22,6 +22,7 @@ from hpcgnn.plan import AggregationPlan, SparseMatrix
 from hpcgnn.plan.plan import describe, offsets_of
 
 _IDS_AT_A_TIME, _EDGES_AT_A_TIME = 1 << 20, 1 << 22
+_OF_ASKED = ("asked_links", "source_candidates", "target_candidates")
 
 
 def count_steps(reader: SlabReader) -> int:
@@ -133,7 +134,7 @@ def contents(reader: SlabReader, advance: Callable[[int], object] = lambda _: No
         "edge_type_names": ["__".join(each) for each in meta.edge_type_names] or names.read(reader, names.EDGE_TYPES),
         "edge_features": {"number": meta.num_edge_features, "stored": f"dense {meta.edge_attr_dtype}"},
         "link_split": dict(zip(LINK_SETS, counts.by_link_set.tolist(), strict=True)) if meta.has_link_split else {},
-        "asked_links": _asked_links(meta),
+        "asked_links": {name: getattr(meta, f"num_{name}") for name in _OF_ASKED if meta.num_asked_links},
         "degrees": counts.degrees(),
         "features": _features(meta),
         "task": meta.task,
@@ -145,12 +146,6 @@ def contents(reader: SlabReader, advance: Callable[[int], object] = lambda _: No
         "checksums": reader.checksums is not None,
     }
     return found | (_parts(reader, counts) if isinstance(reader, PartsFile) else {})
-
-
-def _asked_links(meta: GraphMeta) -> dict[str, int]:
-    counts = (meta.num_asked_links, meta.num_source_candidates, meta.num_target_candidates)
-    named = dict(zip(("number", "source_candidates", "target_candidates"), counts, strict=True))
-    return named if meta.num_asked_links else {}
 
 
 def _features(meta: GraphMeta) -> dict[str, Any]:

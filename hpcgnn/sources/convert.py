@@ -237,12 +237,11 @@ def _with_asked(meta: GraphMeta, tables: Sequence[Mapping[str, np.ndarray]], whe
             )
         for name, rule in rules.items():
             values, shape = table[name], (size, *rule.shape[1:])
-            if values.shape != shape or values.dtype.kind not in "iu":
-                told = f"{values.dtype} of shape {values.shape}, but it should be whole numbers of shape {shape}"
-                raise HpcgnnError(f"{where}: {name} is {told}")
-            if size and not rule.low <= values.min() <= values.max() <= rule.high:
-                told = f"{values.min()} to {values.max()}, but it should have {rule.low} to {rule.high}"
-                raise HpcgnnError(f"{where}: {name} has numbers {told}")
+            is_whole = values.shape == shape and values.dtype.kind in "iu"
+            if not is_whole or (size and not rule.low <= values.min() <= values.max() <= rule.high):
+                told = f"{values.min()} to {values.max()}" if is_whole else f"{values.dtype} of shape {values.shape}"
+                wanted = f"whole numbers {rule.low} to {rule.high} of shape {shape}"
+                raise HpcgnnError(f"{where}: {name} should be {wanted}, not {told}")
         if problem := meta.wrong_end(table):
             raise HpcgnnError(f"{where}: {problem}")
     return meta

@@ -206,12 +206,11 @@ def _open_ogb(spec: Spec, folder: Path) -> Source:
             from ogb.nodeproppred import NodePropPredDataset
     except ImportError as error:
         raise HpcgnnError(f"{spec.text} needs the ogb package ({error}): pip install 'hpcgnn[ogb]'") from error
-    if is_link:
-        with loading(spec.text, root, may_download=download), _whole_pickles():
+    with loading(spec.text, root, may_download=download), _whole_pickles():
+        if is_link:
             links = LinkPropPredDataset(spec.name, str(root))
             both_ways = str(links.meta_info.get("add_inverse_edge")) == "True"
             return _links(spec.text, links[0], links.get_edge_split(), both_ways=both_ways)
-    with loading(spec.text, root, may_download=download), _whole_pickles():
         dataset = NodePropPredDataset(spec.name, str(root))
         if dataset.is_hetero:  # it has downloaded the files
             return _tables(spec, base, folder)
@@ -248,11 +247,10 @@ def _links(where: str, graph: dict[str, Any], split: dict[str, dict[str, Any]], 
     if attr is not None:
         notes.append("the links are those of the training set, because OGB has no features of the others")
     for number, name in enumerate(("valid", "test") if attr is None else (), 1):
-        ends, kind, weight, candidates = _held_out(split[name], graph)
-        if candidates:
-            columns = {"source": ends[0], "target": ends[1], "set": np.full(ends.shape[1], number)} | candidates
-            columns |= {} if kind is None else {"type": kind}
-            asked.append({f"links/{column}": values for column, values in columns.items()})
+        ends, kind, weight, table = _held_out(split[name], graph)
+        if table:
+            table |= {"links/source": ends[0], "links/target": ends[1], "links/set": np.full(ends.shape[1], number)}
+            asked.append(table if kind is None else table | {"links/type": kind})
         for way, its_set in ((ends, number), (ends[::-1], REVERSE))[: 1 + both_ways]:
             edges, types, weights = [*edges, way], [*types, kind], [*weights, weight]
             sets.append(np.full(way.shape[1], its_set, np.uint8))
@@ -275,11 +273,10 @@ def _links(where: str, graph: dict[str, Any], split: dict[str, dict[str, Any]], 
 def _held_out(
     links: dict[str, Any], graph: dict[str, Any]
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, dict[str, np.ndarray]]:
-    """Ends (2, m), types (m,) or None, and weights (m,) of the links of one of OGB's sets, and the candidates (m, K) of their
-    ends."""
+    """Ends (2, m), types (m,) or None, and weights (m,) of the links of one of OGB's sets, and (m, K) candidates by name."""
     names = next(names for names in _ENDS if names[0] in links)
     negatives = {
-        f"{end}_candidates": np.asarray(links[f"{name}_neg"])
+        f"links/{end}_candidates": np.asarray(links[f"{name}_neg"])
         for end, name in zip(("source", "target"), names if len(names) == 2 else (), strict=False)
         if f"{name}_neg" in links
     }
@@ -288,8 +285,8 @@ def _held_out(
     types = np.asarray(links["relation"]).reshape(-1) if "relation" in links else None
     if "first" in graph:
         first = np.array([[graph["first"][kind] for kind in links[f"{end}_type"]] for end in ("head", "tail")])
-        ends, of_ends = ends + first, dict(zip(("source_candidates", "target_candidates"), first, strict=True))
-        negatives = {name: each + of_ends[name][:, np.newaxis] for name, each in negatives.items()}
+        ends = ends + first
+        negatives = {name: each + first[int("target" in name)][:, np.newaxis] for name, each in negatives.items()}
         types = np.searchsorted(graph["numbers"], np.asarray(types))
     return ends, types, np.asarray(links.get("weight", np.ones(ends.shape[1]))).reshape(-1), negatives
 

@@ -211,7 +211,10 @@ class FixedCandidates:
                 wanted = np.append(self._columns[f"links/{known}"][chunk], ids)
                 wanted = world.rows_of(self._bounds, self._positions, wanted)
                 given, candidates = wanted[: chunk.size], wanted[chunk.size :].reshape(ids.shape)
-                queries, is_asked = self._queries(decoder, in_order, known, chunk, given, share)
+                embedded = torch.from_numpy(world.rows_of(self._graph.node_offsets, in_order, given)).to(owned.device)
+                queries = decoder.query(embedded, torch.from_numpy(self._types[chunk]).to(owned.device), known)
+                queries, facts = _of_all_ranks(world, queries, np.zeros((chunk.size, 3), np.int64), share)
+                is_asked = facts[:, 0] >= 0
                 found += _sums_of_ranks(*self._counts(decoder, owned, queries, candidates, share)[:, is_asked])
         return _means_of_ranks(found)
 
@@ -222,17 +225,6 @@ class FixedCandidates:
         for ids, row in zip(found, rows.tolist(), strict=True):
             self._on_disk[f"links/{end}_candidates"].read(slice(row, row + 1), ids[1:], slice(0, 0))
         return found
-
-    def _queries(
-        self, decoder: Decoder, in_order: np.ndarray, end: End, rows: np.ndarray, given: np.ndarray, share: int
-    ) -> tuple[torch.Tensor, np.ndarray]:
-        """(P * share, F) queries of all ranks, from the positions of the known ends of some links, and whether each is one.
-        Collective."""
-        graph, device = self._graph, self._graph.device.torch_device
-        embedded = torch.from_numpy(graph.world.rows_of(graph.node_offsets, in_order, given)).to(device)
-        queries = decoder.query(embedded, torch.from_numpy(self._types[rows]).to(device), end)
-        queries, facts = _of_all_ranks(graph.world, queries, np.zeros((rows.size, 3), np.int64), share)
-        return queries, facts[:, 0] >= 0
 
     def _counts(
         self, decoder: Decoder, owned: torch.Tensor, queries: torch.Tensor, candidates: np.ndarray, share: int
