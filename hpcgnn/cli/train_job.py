@@ -241,16 +241,17 @@ def _result_rows(summary: dict[str, Any]) -> dict[str, str]:
     if validation is None and test is None:
         reason = "no epoch was evaluated" if epoch < 0 else "there are neither validation nor test labels"
         return {name: f"not measured: {reason}"}
-    if validation is None:
-        last = f"in epoch {epoch}, the last that was evaluated: nothing is for validation"
-        return {f"test {name}": f"{in_words(name, test)} {last}"}
-    tested = "" if test is None else in_words(name, test)
     ranking = dict(summary.get("test_ranking", {}))
     among = {"all": "all nodes", "fixed": "fixed candidates"}[ranking.pop("candidates", "all")]
+    ranked = {f"test {measure} among {among}": f"{100 * value:.2f} %" for measure, value in ranking.items()}
+    if validation is None:
+        last = f"in epoch {epoch}, the last that was evaluated: nothing is for validation"
+        return {f"test {name}": f"{in_words(name, test)} {last}"} | ranked
+    tested = "" if test is None else in_words(name, test)
     return {
         f"best validation {name}": f"{in_words(name, validation)} in epoch {epoch}",
         f"test {name} in that epoch": tested,
-        **{f"test {measure} among {among}": f"{100 * value:.2f} %" for measure, value in ranking.items()},
+        **ranked,
     }
 
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import zipfile
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -133,6 +134,34 @@ PART_UNKNOWN = np.array([[1, 0, 1], [np.nan, 1, np.nan], [np.nan] * 3, [1, np.na
 )
 def test_bad_arrays(tmp_path, changes, sentence):
     check_refused(save(tmp_path / "g.npz", **changes), tmp_path, sentence)
+
+
+LINKS = {"link_source": np.array([4, 2]), "link_target": np.array([5, 3]), "link_set": np.array([2, 1])}
+LINKS |= {"link_target_candidates": np.array([[0, 1, 5], [4, 4, 2]]), "edge_split": np.array([0, 0, 1, 0, 2, 0])}
+
+
+def test_links_of_npz_may_have_candidates(tmp_path):
+    converted(save(tmp_path / "g.npz", **LINKS), tmp_path)
+    with h5py.File(tmp_path / "out.h5") as file:
+        found = {f"link_{name}": values[()].tolist() for name, values in file["links"].items()}
+    assert found == {name: values.tolist() for name, values in LINKS.items() if name != "edge_split"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"edge_split": None}, "need a set of each .link_set., candidates, and the sets of all edges .edge_split."),
+        ({"link_target_candidates": None}, "need a set of each .link_set., candidates"),
+        ({"link_set": None}, "need a set of each .link_set., candidates"),
+        ({"link_source": None}, "have links/set, .*, but this graph needs links/set, links/source, "),
+        ({"link_type": np.array([0, 0])}, "have links/set, .*links/type, but this graph needs "),
+        ({"link_set": np.array([0, 1])}, r"links/set should be whole numbers 1 to 2 of shape \(2,\), not 0 to 1"),
+        ({"link_set": np.array(2)}, r"shape \(1,\), not int64 of shape \(2,\)"),
+        ({"link_source_candidates": np.array([0, 1])}, r"of shape \(2, 1\), not int64 of shape \(2,\)"),
+    ],
+)
+def test_wrong_candidates_of_npz_are_one_sentence(tmp_path, changes, sentence):
+    check_refused(save(tmp_path / "g.npz", **LINKS | changes), tmp_path, sentence)
 
 
 def with_member(path, name, content, **settings):
