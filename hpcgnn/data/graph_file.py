@@ -148,8 +148,7 @@ class SlabReader(ABC):
 
     def slab_rows(self, name: str, slab: int) -> tuple[int, int]:
         """The rows ``[first, last)`` of dataset ``name`` that belong to ``slab``."""
-        rows = self.rules[name].rows
-        total = self.rules[name].shape[0]
+        rows, total = self.rules[name].rows, self.rules[name].shape[0]
         if rows == schema.WHOLE:
             return 0, total
         if rows == schema.SHARES:

@@ -241,8 +241,9 @@ EDGE_VALUES = ("edges/weight", "edges/type", "edges/attr", "edges/split")
 """The arrays with a row for each edge beside its source; a graph has any of them or none."""
 NODE_VALUES = tuple(f"nodes/{name}" for name in ("x", "x_indptr", "x_indices", "x_data", "y", *MASKS))
 """The arrays with values of nodes, for which the same holds."""
-_OF_LINKS = "source type target set source_candidates target_candidates"
-LINK_VALUES = tuple(f"links/{name}" for name in _OF_LINKS.split())
+LINK_VALUES = tuple(
+    f"links/{of}" for of in ("source", "type", "target", "set", "source_candidates", "target_candidates")
+)
 """The arrays with a row for each held-out link that comes with candidates."""
 OPTIONAL = (*NODE_VALUES, *EDGE_VALUES, *LINK_VALUES)
 

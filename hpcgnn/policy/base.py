@@ -17,7 +17,7 @@ from hpcgnn.base import typed
 from hpcgnn.exchange import Exchange
 from hpcgnn.exchange.changes import RowChange
 from hpcgnn.policy.clock import Clock
-from hpcgnn.policy.config import CorrectionSettings, PolicyConfig, SmoothingSettings
+from hpcgnn.policy.config import PolicyConfig, StaleSettings
 from hpcgnn.policy.link_costs import LinkCosts
 from hpcgnn.world import World
 
@@ -122,7 +122,7 @@ class BitsPolicy(Policy, ABC):
 class StalenessPolicy(Policy, ABC):
     """A policy that decides which exchanges use stale rows."""
 
-    settings: ClassVar[tuple[type, ...]] = (CorrectionSettings, SmoothingSettings)
+    settings: ClassVar[tuple[type, ...]] = (StaleSettings,)
     reuses_rows: ClassVar[bool] = True  # whether any exchange may use stale rows
     allows_delta = False
 

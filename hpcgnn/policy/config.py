@@ -13,9 +13,15 @@ FIXED, UNIFORM, OFF, AUTO = "fixed", "uniform", "off", "auto"
 
 
 @dataclass(frozen=True)
-class SmoothingSettings:
-    """PipeGCN's smoothing of stale rows."""
+class StaleSettings:
+    """The correction of stale rows, and PipeGCN's smoothing of them."""
 
+    stale_correction: str = setting(
+        "neighbours",
+        "Correction of stale rows: add the change of a node's neighbours on its own rank since the rows were sent, or none "
+        "(docs/studies/staleness/report.md).",
+        choices=("neighbours", "none"),
+    )
     smoothing: str = setting(
         "none",
         "Replace stale features, stale gradients or both by a moving average over epochs (PipeGCN).",
@@ -28,18 +34,6 @@ class SmoothingSettings:
         most=1,
         used_if=lambda own: own.smoothing != "none",
         users="--smoothing features, gradients and both use it",
-    )
-
-
-@dataclass(frozen=True)
-class CorrectionSettings:
-    """The correction of stale rows."""
-
-    stale_correction: str = setting(
-        "neighbours",
-        "Correction of stale rows: add the change of a node's neighbours on its own rank since the rows were sent, or none "
-        "(docs/studies/staleness/report.md).",
-        choices=("neighbours", "none"),
     )
 
 
@@ -176,8 +170,6 @@ class BypassSettings:
     )
 
 
-_STALE = (CorrectionSettings, SmoothingSettings)
-
 KNOWN_BITS = {
     FIXED: LazyEntry("hpcgnn.policy.simple", ""),
     UNIFORM: LazyEntry(
@@ -206,26 +198,28 @@ KNOWN_BITS = {
 }
 KNOWN_STALENESS = {
     OFF: LazyEntry("hpcgnn.policy.simple", "never"),
-    "pipeline": LazyEntry("hpcgnn.policy.simple", "in every epoch, rows of the previous epoch (PipeGCN)", _STALE),
+    "pipeline": LazyEntry(
+        "hpcgnn.policy.simple", "in every epoch, rows of the previous epoch (PipeGCN)", (StaleSettings,)
+    ),
     "sylvie": LazyEntry(
         "hpcgnn.policy.sylvie",
         "rows of the previous epoch while the loss clearly falls, and then those of the same epoch",
-        (DescentSettings, *_STALE),
+        (DescentSettings, StaleSettings),
     ),
     "pipeqs": LazyEntry(
         "hpcgnn.policy.pipeqs",
         "rows of up to --most-stale-epochs epochs ago, while they change little",
-        (DriftSettings, AgeSettings, BypassSettings, *_STALE),
+        (DriftSettings, AgeSettings, BypassSettings, StaleSettings),
     ),
     "sancus": LazyEntry(
         "hpcgnn.policy.pipeqs",
         "rows of up to --most-stale-epochs epochs ago while they change little, else fresh rows",
-        (DriftSettings, AgeSettings, *_STALE),
+        (DriftSettings, AgeSettings, StaleSettings),
     ),
     AUTO: LazyEntry(
         "hpcgnn.policy.auto",
         "rows of the previous epoch where they move by less than their noise, if a trial shows that this saves time",
-        (PeriodSettings, *_STALE),
+        (PeriodSettings, StaleSettings),
     ),
 }
 

@@ -16,7 +16,7 @@ from hpcgnn.exchange.changes import SUMS
 from hpcgnn.exchange.mailbox import FRESH, StaleRowRules
 from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, Setup, StalenessPolicy
 from hpcgnn.policy.clock import Clock
-from hpcgnn.policy.config import FIXED, CorrectionSettings, PolicyConfig, SmoothingSettings
+from hpcgnn.policy.config import FIXED, PolicyConfig, StaleSettings
 from hpcgnn.policy.link_costs import LinkCosts
 from hpcgnn.world import World
 
@@ -55,10 +55,10 @@ class Policies:
             exchange.row_bits, exchange.freshness, exchange.ranges, exchange.changes = None, FRESH, None, None
         every = config.compares_every
         self._changes = {facts.name: facts.exchange.trace_changes(every) for facts in all_facts if every}
-        own, correction = config.section(SmoothingSettings), config.section(CorrectionSettings).stale_correction
+        own = config.section(StaleSettings)
         features, gradients = (own.smoothing in (name, "both") for name in ("features", "gradients"))
         reuses = config.staleness_policy.reuses_rows
-        corrects = correction == "neighbours" and reuses
+        corrects = own.stale_correction == "neighbours" and reuses
         self._is_off, self._needs_clock = config.is_off, config.needs_clock
         rules = StaleRowRules(reuses, features, gradients, own.smoothing_decay, corrects)
         messages.kept.begin(None if config.is_off else rules)

@@ -20,7 +20,6 @@ import torch
 
 from hpcgnn.base.host import host_values, index_array
 from hpcgnn.data.schema import link_rules
-from hpcgnn.data.stored import RowsOnDisk
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.decoders import Decoder, End
@@ -177,18 +176,15 @@ class FixedCandidates:
     def __init__(self, graph: LocalGraph, relations: np.ndarray | None) -> None:
         world, total = graph.world, graph.meta.num_asked_links
         first, last = (total * rank // world.size for rank in (world.rank, world.rank + 1))
-        self._graph, columns, on_disk = graph, dict[str, np.ndarray](), dict[str, RowsOnDisk]()
+        self._graph, rules = graph, link_rules(graph.meta)
         with graph.reopened() as parts:
             part = world.rank if graph.matches_parts else None  # a whole part has checksums
-            for name in link_rules(graph.meta):
-                if name.endswith("_candidates"):
-                    on_disk[name] = parts.on_disk(name, first, last, part)
-                else:
-                    columns[name] = parts.read(name, first, last, part)
+            on_disk = [name for name in rules if name.endswith("_candidates")]
+            self._on_disk = {name: parts.on_disk(name, first, last, part) for name in on_disk}
+            self._columns = {name: parts.read(name, first, last, part) for name in rules if name not in on_disk}
             for _ in parts.links(first, last) if graph.meta.node_types else ():
                 pass
-        self._columns, self._on_disk = columns, on_disk
-        self._types = columns.get("links/type", np.zeros(last - first, np.int32)).astype(np.int64)
+        self._types = self._columns.get("links/type", np.zeros(last - first, np.int32)).astype(np.int64)
         self._is_asked = np.full(last - first, True) if relations is None else relations[self._types]
         positions, ids = positions_of(graph)[: graph.num_nodes], index_array(graph.original_ids)
         self._bounds, self._positions = dealt(world, ids, graph.meta.num_nodes, positions)  # by original id

@@ -68,7 +68,8 @@ class NetworkClock(Clock):
 
 def trained(
     world: ThreadWorld, path: Path, settings: dict[str, Any], rate: Callable[[int], float] = lambda epoch: 0.02,
-    theta: float | np.ndarray | Callable[[int], float] = 0.0, end: Callable[[hpcgnn.Trainer], Any] | None = None, noted: dict | None = None,
+    theta: float | np.ndarray | Callable[[int], float] = 0.0, end: Callable[[hpcgnn.Trainer], Any] | None = None,
+    noted: dict | None = None,
 ) -> Any:  # fmt: skip
     """The records of all epochs with the rates of ``rate``, or what ``end`` returns; ``noted`` gets the rows that are sent. A
     network whose speed changes has a ``theta`` for each epoch."""

@@ -29,7 +29,7 @@ from hpcgnn.nn.graph_model import GraphModel, ModelContext
 from hpcgnn.nn.layers import Dense
 from hpcgnn.nn.linear import Features
 from hpcgnn.policy.base import BitsPolicy, ExchangeFacts, Observation, StalenessPolicy
-from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES, SmoothingSettings
+from hpcgnn.policy.config import BITS_POLICIES, STALENESS_POLICIES, StaleSettings
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class NowAndThen(StalenessPolicy):
     """Stale rows, except in every third epoch."""
 
     summary = "but for some epochs"
-    settings = (FreshSettings, SmoothingSettings)
+    settings = (FreshSettings, StaleSettings)
     epoch = 0
 
     def begin(self, all_facts: list[ExchangeFacts]) -> None:

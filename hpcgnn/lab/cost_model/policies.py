@@ -92,7 +92,7 @@ def decided_by(path: Path) -> Assumptions:
         config.AdaQPSettings,
         config.AgeSettings,
         config.BypassSettings,
-        config.SmoothingSettings,
+        config.StaleSettings,
     )
     names = {setting.name for section in own for setting in fields(section)}
     # exchanges that sent messages: those with bit-widths of their own, or by bytes if all have the same
