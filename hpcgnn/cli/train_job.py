@@ -247,12 +247,10 @@ def _result_rows(summary: dict[str, Any]) -> dict[str, str]:
     if validation is None:
         last = f"in epoch {epoch}, the last that was evaluated: nothing is for validation"
         return {f"test {name}": f"{in_words(name, test)} {last}"} | ranked
-    tested = "" if test is None else in_words(name, test)
     return {
         f"best validation {name}": f"{in_words(name, validation)} in epoch {epoch}",
-        f"test {name} in that epoch": tested,
-        **ranked,
-    }
+        f"test {name} in that epoch": "" if test is None else in_words(name, test),
+    } | ranked
 
 
 def _phase_rows(summary: dict[str, Any]) -> dict[str, str]:
