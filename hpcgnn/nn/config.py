@@ -73,7 +73,7 @@ class LayerSettings:
         least=0,
         most=10_000,
     )
-    dropout: float = setting(0.6, "Dropout before layers after the first; dagnn: 0.3.", least=0, below=1, is_free=True)
+    dropout: float = setting(0.6, "Layers' dropout; dagnn, gcnii, transformer: 0.3.", least=0, below=1, is_free=True)
     norm: str = setting(
         AUTO,
         "Normalisation after every layer except the last. mean: subtract the mean over all nodes; batch: batch normalisation "

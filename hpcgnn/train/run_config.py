@@ -58,7 +58,7 @@ CONFIG, RECORDS, DECISIONS, LINK_COSTS = "config.toml", "metrics.jsonl", "decisi
 SUMMARY, RANKS = "summary.json", "ranks.json"
 NODE, LINK = "node", "link"
 # The defaults of models that do not learn some graphs with those of the others: a linear one needs long steps.
-_USUAL: dict[str, dict[str, Any]] = {"sgc": {"lr": 0.2, "weight_decay": 1e-4}, "dagnn": {"dropout": 0.3}}
+_USUAL = {"sgc": {"lr": 0.2, "weight_decay": 1e-4}} | dict.fromkeys(("dagnn", "gcnii", "transformer"), {"dropout": 0.3})
 
 
 @dataclass(frozen=True)

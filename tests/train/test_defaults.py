@@ -105,5 +105,6 @@ def test_models_may_have_defaults_of_their_own():
     assert made({"model": "sgc", "lr": 0.005}).train.lr == 0.005
     assert (made({}).train.lr, made({"model": "gcn"}).train.weight_decay) == (0.005, 0)
     assert hpcgnn.ModelConfig("hgt").norm_in_use == "mean"
-    rates = [made({"model": "dagnn"} | given).model.dropout for given in ({}, {"dropout": 0.6})]
-    assert rates == [0.3, 0.6]
+    for model in ("dagnn", "gcnii", "transformer"):
+        rates = [made({"model": model} | given).model.dropout for given in ({}, {"dropout": 0.6})]
+        assert rates == [0.3, 0.6]
