@@ -245,7 +245,7 @@ class TrainConfig(Checked):
     lr: float = setting(0.005, "Learning rate of Adam; for sgc 0.2.", above=0, most=_MOST_RATE)
     weight_decay: float = setting(
         0.0,
-        "Weight decay (L2 penalty) of Adam, which adds it times the weights to the gradients; for sgc 1e-4.",
+        "Weight decay (L2 penalty) of Adam, which adds it times the weights to the gradients; sgc: 1e-4, gat: 5e-4.",
         least=0,
         most=_MOST_RATE,
     )

@@ -210,8 +210,7 @@ class FixedCandidates:
                 embedded = torch.from_numpy(world.rows_of(self._graph.node_offsets, in_order, given)).to(owned.device)
                 queries = decoder.query(embedded, torch.from_numpy(self._types[chunk]).to(owned.device), known)
                 queries, facts = _of_all_ranks(world, queries, np.zeros((chunk.size, 3), np.int64), share)
-                is_asked = facts[:, 0] >= 0
-                found += _sums_of_ranks(*self._counts(decoder, owned, queries, candidates, share)[:, is_asked])
+                found += _sums_of_ranks(*self._counts(decoder, owned, queries, candidates, share)[:, facts[:, 0] >= 0])
         return _means_of_ranks(found)
 
     def _candidates(self, end: str, rows: np.ndarray) -> np.ndarray:

@@ -58,7 +58,8 @@ CONFIG, RECORDS, DECISIONS, LINK_COSTS = "config.toml", "metrics.jsonl", "decisi
 SUMMARY, RANKS = "summary.json", "ranks.json"
 NODE, LINK = "node", "link"
 # The defaults of models that do not learn some graphs with those of the others: a linear one needs long steps.
-_USUAL = {"sgc": {"lr": 0.2, "weight_decay": 1e-4}} | dict.fromkeys(("dagnn", "gcnii", "transformer"), {"dropout": 0.3})
+_USUAL = {name: {"dropout": 0.3} for name in ("dagnn", "gcnii", "transformer")}
+_USUAL |= {"sgc": {"lr": 0.2, "weight_decay": 1e-4}, "gat": {"weight_decay": 5e-4}}
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,7 @@ def test_models_may_have_defaults_of_their_own():
     made = hpcgnn.RunConfig.from_settings
     assert (made({"model": "sgc"}).train.lr, made({"model": "sgc"}).train.weight_decay) == (0.2, 1e-4)
     assert made({"model": "sgc", "lr": 0.005}).train.lr == 0.005
+    assert made({"model": "gat"}).train.weight_decay == 5e-4
     assert (made({}).train.lr, made({"model": "gcn"}).train.weight_decay) == (0.005, 0)
     assert hpcgnn.ModelConfig("hgt").norm_in_use == "mean"
     for model in ("dagnn", "gcnii", "transformer"):
