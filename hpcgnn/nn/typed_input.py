@@ -50,7 +50,7 @@ class TypedInput(torch.nn.Module):
         self.embedded, self.num_embedded, self.embedding, self._places = np.empty(0, np.int64), 0, None, None
         if not chosen:
             return
-        first = meta.node_type_offsets if meta.node_types else np.array([0, meta.num_nodes])
+        first = meta.node_type_offsets
         sizes = np.where(np.isin(np.arange(first.size - 1), chosen), np.diff(first), 0)
         before = np.cumsum(sizes) - sizes  # embedded nodes of the types before
         has_row = np.isin(kinds, chosen)

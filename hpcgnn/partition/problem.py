@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from hpcgnn.base.compiled import njit
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.partition.options import PartitionOptions
-from hpcgnn.plan.plan import offsets_of
+from hpcgnn.plan.plan import offsets_of, owners_of
 from hpcgnn.world import World, raise_on_all_ranks
 
 TOLERANCE = 1.05  # the largest load of a part, divided by the mean
@@ -96,7 +96,7 @@ class Slab:
 
     def by_owner(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The order of ``nodes`` (m,) by the ranks in whose slabs they are, and their number for each rank."""
-        owners = np.searchsorted(self.bounds, nodes, side="right") - 1
+        owners = owners_of(nodes, self.bounds)
         return np.argsort(owners, kind="stable"), np.bincount(owners, minlength=self.bounds.size - 1)
 
     @classmethod

@@ -17,7 +17,7 @@ import numpy as np
 from hpcgnn.base.compiled import njit
 from hpcgnn.data.graph_file import SlabReader
 from hpcgnn.partition.problem import EdgeChunk, Problem, edge_chunks, place, sort_unique_rows
-from hpcgnn.plan.plan import offsets_of
+from hpcgnn.plan.plan import offsets_of, owners_of
 from hpcgnn.sources.slabs import Spool
 
 RANGE_ENTRIES = 1 << 22
@@ -134,7 +134,7 @@ def _ranges(degrees: np.ndarray) -> np.ndarray:
 
 def _spool(chunk: EdgeChunk, bounds: np.ndarray, spools: list[Spool]) -> None:
     sources, destinations = chunk.ends()
-    owners = (np.searchsorted(bounds, sources, side="right") - 1).astype(np.int16)
+    owners = owners_of(sources, bounds).astype(np.int16)
     order = np.argsort(owners, kind="stable")
     pairs = np.stack((sources[order], destinations[order]), axis=1, dtype=spools[0].dtype, casting="unsafe")
     ends = offsets_of(np.bincount(owners, minlength=len(spools))).tolist()

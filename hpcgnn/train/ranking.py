@@ -24,7 +24,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.kernels import Csr
 from hpcgnn.nn.decoders import Decoder, End
 from hpcgnn.plan.plan import offsets_of, ranges
-from hpcgnn.train.gather import dealt
+from hpcgnn.train.gather import dealt, id_bounds
 from hpcgnn.train.links import Links, Pairs, found_in, positions_of, types_of
 from hpcgnn.world import World, raise_on_all_ranks
 
@@ -174,8 +174,8 @@ class FixedCandidates:
     """
 
     def __init__(self, graph: LocalGraph, relations: np.ndarray | None) -> None:
-        world, total = graph.world, graph.meta.num_asked_links
-        first, last = (total * rank // world.size for rank in (world.rank, world.rank + 1))
+        world = graph.world
+        first, last = id_bounds(world, graph.meta.num_asked_links)[world.rank : world.rank + 2].tolist()
         self._graph, rules = graph, link_rules(graph.meta)
         with graph.reopened() as parts:
             part = world.rank if graph.matches_parts else None  # a whole part has checksums
