@@ -22,6 +22,8 @@ NATIVE := $(wildcard native/*.cpp native/*.h)
 NATIVE_TESTS := $(wildcard tests/native/*.cpp tests/native/*.h tests/native/openmp/*.cpp)
 PYTHON_CODE := examples hpcgnn native tests tools setup.py
 SCRIPTS := .ci/run jobs/mpirun.sh jobs/slurm.sbatch $(wildcard tools/*.sh hpcgnn/lab/virtual/*.sh)
+# Tests and commands start hundreds of processes: none compiles Python files anew, not even in a container that asks for it.
+unexport PYTHONDONTWRITEBYTECODE
 # One stamp for each MPI: asking for another one changes the environment.
 STAMP := $(VENV)/.stamp-$(MPI)
 

@@ -26,7 +26,7 @@ from hpcgnn.train.run_config import RunConfig
 from hpcgnn.world.placement import RANKS_PER_NODE
 from hpcgnn.world.thread_world import Meeting, ThreadWorld, on_threads
 
-RANKS = (4, 12, 36)
+RANKS = (4, 8, 24)
 NODES = 8  # nodes of a rank, each with an edge from the part before and the part after its own
 SETTINGS = {
     "exact": {},
@@ -139,7 +139,7 @@ def test_what_a_rank_holds_grows_no_faster_than_there_are_ranks(tmp_path, monkey
         monkeypatch.setenv(RANKS_PER_NODE, "2")
     held = [held_by_a_rank(ring(tmp_path / f"{parts}.h5", parts), parts, SETTINGS[name]) for parts in RANKS]
     few, many = np.diff(held) / np.diff(RANKS)
-    assert 0 < many < 2 * max(few, 100), held  # quadratic growth would make it three times as steep
+    assert 0 < many < 2 * max(few, 100), held  # quadratic growth would make it 2.7 times as steep
     assert many < 4096, held  # 32 MiB with 8,192 ranks
 
 

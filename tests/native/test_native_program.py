@@ -1,18 +1,24 @@
-"""The native kernels compared with plain loops, bit for bit: on this CPU, under sanitizers, and on ARM in an emulator."""
+"""The native kernels compared with plain loops, bit for bit: on this CPU, under sanitizers, and on ARM in an emulator.
+
+Other builds than this CPU's take a minute each: the commit draws one. All are made if native sources changed with it or since,
+and every night.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
+import random
 import shutil
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import native_program
 import pytest
 from matrix import seed
-from native_program import ADDRESSES, FEW_TILES, THREADS, Report
+from native_program import ADDRESSES, FEW_TILES, ROOT, THREADS, Report
 from requires import EVERYTHING, require
 
 from hpcgnn.kernels import library
@@ -27,6 +33,11 @@ ONLY_NEON = "max,sve=off"  # everything but SVE, including SDOT
 # One length of SVE's registers, and one instruction set for AddressSanitizer, by the commit: each takes a minute.
 SVE = ("sve128", "sve512") if EVERYTHING else (("sve128", "sve512")[seed() % 2],)
 SANITIZED = {"x86_64": ("avx2", "avx512"), "aarch64": ("neon",)}[platform.machine()]
+ARM_CPUS = [
+    (NO_SVE, "neon", native_program.PARTS),
+    (ONLY_NEON, "neon", ["dense_int8", "int8"]),  # bytes are multiplied by instructions that the other CPU lacks
+    *((f"max,{isa}=on", isa, native_program.PARTS) for isa in SVE),
+]
 ARM_FLAGS = "" if EVERYTHING else "-O1"  # in place of a release's -O3, which takes twice as long to compile
 
 Built = tuple[Path, Path]  # the program and the library
@@ -77,7 +88,7 @@ def test_every_kernel_is_compared(here: Report) -> None:
     }
 
 
-def test_sanitizers_find_nothing(here: Report) -> None:
+def sanitizers_find_nothing(here: Report) -> None:
     """Buffers have exactly the needed size, so that reading or writing one value too many is detected."""
     require(native_program.can_link(COMPILER, ADDRESSES), f"AddressSanitizer for {COMPILER}")
     isas = tuple(isa for isa in SANITIZED if isa in here.usable)
@@ -86,44 +97,38 @@ def test_sanitizers_find_nothing(here: Report) -> None:
     assert_same_bits(native_program.run(*built, UBSAN_OPTIONS="print_stacktrace=1"), here, set(isas))
 
 
-@pytest.fixture(scope="module")
-def watched() -> tuple[Built, str]:
-    """The test program and the library under ThreadSanitizer, and their instruction set."""
+def threads_do_not_race(here: Report) -> None:
+    """ThreadSanitizer sees no race, but sees those of kernels without barriers."""
     require(native_program.can_link(COMPILER, THREADS), f"ThreadSanitizer for {COMPILER}")
     isa = {"x86_64": "avx2", "aarch64": "neon"}[platform.machine()]
-    return build("threads", COMPILER, "", [isa], THREADS, [native_program.OPENMP]), isa
-
-
-def test_threads_do_not_race(here: Report, watched: tuple[Built, str]) -> None:
-    built, isa = watched
+    built = build("threads", COMPILER, "", [isa], THREADS, [native_program.OPENMP])
     assert_same_bits(native_program.run(*built, [isa], **SEES_RACES), here, {isa})
-
-
-def test_races_are_seen(watched: tuple[Built, str]) -> None:
-    built, isa = watched
     with pytest.raises(AssertionError, match="data race"):
         native_program.run(*built, [isa], HPCGNN_PART="rows", WITHOUT_BARRIERS="1", **SEES_RACES)
 
 
-@pytest.fixture(scope="module")
-def arm_build() -> Built:
-    """The test program and the library for ARM."""
+def arm_gives_the_same_bits_as_this_cpu(here: Report) -> None:
     require(native_program.can_link(ARM_COMPILER, "-fopenmp"), ARM_COMPILER)
     require(shutil.which(EMULATOR), EMULATOR)
-    return build("aarch64", ARM_COMPILER, "aarch64", ("neon", *SVE), ARM_FLAGS)
+    built = build("aarch64", ARM_COMPILER, "aarch64", ("neon", *SVE), ARM_FLAGS)
+    for cpu, isa, parts in ARM_CPUS:
+        emulator = [EMULATOR, "-L", "/usr/aarch64-linux-gnu", "-cpu", cpu]
+        found = native_program.run(*built, [isa], emulator, HPCGNN_PART=" ".join(parts))
+        assert found.usable == (["neon"] if isa == "neon" else ["neon", isa])
+        assert_same_bits(found, here, {isa}, parts)
+        assert ("dense_int8_dot" in found.kernels) == (cpu != NO_SVE)
+
+
+def chosen(builds: Sequence[Callable[[Report], None]]) -> list[Callable[[Report], None]]:
+    """All builds, or one that the commit draws if it changed none of their sources, and nothing has since."""
+    command = ["git", "diff", "--quiet", "HEAD~1", "--", "native", "tests/native"]
+    unchanged = subprocess.run(command, cwd=ROOT, stderr=subprocess.DEVNULL, check=False).returncode != 1
+    return random.Random(seed()).sample(builds, 1) if unchanged and not EVERYTHING else list(builds)
 
 
 @pytest.mark.emulator
-@pytest.mark.parametrize(("cpu", "isa", "parts"), [
-    (NO_SVE, "neon", native_program.PARTS),
-    (ONLY_NEON, "neon", ["dense_int8", "int8"]),  # bytes are multiplied by instructions that the other CPU lacks
-    *((f"max,{isa}=on", isa, native_program.PARTS) for isa in SVE),
-])  # fmt: skip
-def test_arm_gives_the_same_bits_as_this_cpu(
-    here: Report, arm_build: Built, cpu: str, isa: str, parts: list[str]
-) -> None:
-    emulator = [EMULATOR, "-L", "/usr/aarch64-linux-gnu", "-cpu", cpu]
-    found = native_program.run(*arm_build, [isa], emulator, HPCGNN_PART=" ".join(parts))
-    assert found.usable == (["neon"] if isa == "neon" else ["neon", isa])
-    assert_same_bits(found, here, {isa}, parts)
-    assert ("dense_int8_dot" in found.kernels) == (cpu != NO_SVE)
+@pytest.mark.parametrize(
+    "other_build", chosen([sanitizers_find_nothing, threads_do_not_race, arm_gives_the_same_bits_as_this_cpu])
+)
+def test_other_builds_give_the_same_bits(here: Report, other_build: Callable[[Report], None]) -> None:
+    other_build(here)

@@ -1,6 +1,7 @@
 """The commands and programs of README and pages run as they stand, in order, from the top of a page, in an empty folder.
 
-README, the tutorials and pages that have changed always run; of the others, some that the commit draws, and all every night.
+README and pages that have changed always run; of the tutorials and of the other pages, some that the commit draws, and all every
+night.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ _MARKS = {"": "launches", "virtual hosts": "virtual_cluster", "slurm": "slurm"}
 PAGES = pages()
 COLD = ROOT / "docs" / "how-to" / "install.md"  # here, commands start as they do for a user
 RUN = [page for page in PAGES if any(block.kind == "bash" for block in blocks(page))]
-ALWAYS = [page for page in RUN if page == ROOT / "README.md" or "tutorials" in page.parts]
-CHOSEN = [*ALWAYS, *drawn([page for page in RUN if page not in ALWAYS], 5)]
+README = ROOT / "README.md"
+TUTORIALS = [page for page in RUN if "tutorials" in page.parts]
+CHOSEN = [README, *drawn(TUTORIALS, 2), *drawn([page for page in RUN if page not in (README, *TUTORIALS)], 4)]
 
 
 def run(script: str, folder: Path, first: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -57,11 +59,11 @@ def test_a_page_runs_from_its_top(page: Path, tmp_path: Path, request: pytest.Fi
 
 
 def test_the_readme_and_all_tutorials_have_commands_that_run() -> None:
-    assert {ROOT / "README.md", *(page for page in PAGES if "tutorials" in page.parts)} == set(ALWAYS)
+    assert {README, *(page for page in PAGES if "tutorials" in page.parts)} == {README, *TUTORIALS} <= set(RUN)
 
 
 def test_make_targets_of_the_readme_run_in_ci() -> None:
-    asked = {line.split("#")[0].strip() for block in blocks(ROOT / "README.md") for line in block.text.splitlines()}
+    asked = {line.split("#")[0].strip() for block in blocks(README) for line in block.text.splitlines()}
     targets = {line for line in asked if line.startswith("make ")}
     assert {"make run", "make test"} <= targets
     assert targets <= set((ROOT / ".ci" / "run").read_text().splitlines())
